@@ -1,0 +1,3 @@
+module github.com/ddpstep/ddpstep
+
+go 1.25.0
