@@ -24,13 +24,15 @@ type Generated struct {
 
 // Read fills dst; it never fails.
 func (g *Generated) Read(dst []byte, step, rank, param int, first int64) error {
-	values.Fill(dst, g.Params[param].DType, g.Set, values.KeyFor(g.Seed, step, rank, param), first)
+	p := g.Params[param]
+	values.Fill(dst, p.DType, g.Set, values.KeyFor(g.Seed, step, rank, p.Name), first)
 	return nil
 }
 
 // Files is a Source of gradient files: every step has the same gradients.
 type Files struct {
-	// ReadAt fills dst with elements of one rank's parameter, from first on.
+	// Set reads the elements [lo, hi) of one logical rank's parameter;
+	// params.Set does.
 	Set interface {
 		Read(dst []byte, rank, param int, lo, hi int64) error
 	}

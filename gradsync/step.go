@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"sort"
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync/digest"
@@ -26,7 +27,7 @@ type Job struct {
 // Step is the outcome of one step, the same on every process.
 type Step struct {
 	Step    int             `json:"step"`
-	Digest  string          `json:"digest"`  // SHA-256 over the parameters' digests
+	Digest  string          `json:"digest"`  // SHA-256 over the parameters' names and digests
 	Digests []digest.Digest `json:"digests"` // by parameter, in registration order
 
 	RanksEqual     bool  `json:"ranks_equal"`
@@ -178,9 +179,8 @@ func (j *Job) gather(me *summary) ([]summary, error) {
 // processes differ.
 func (j *Job) compare(all []summary, out *Step) (odd map[int]bool) {
 	odd = map[int]bool{}
-	h := sha256.New()
-	for i, d := range all[0].Digests {
-		fmt.Fprintln(h, d)
+	out.Digests = all[0].Digests
+	for i, d := range out.Digests {
 		for p, s := range all {
 			if s.Digests[i] == d {
 				continue
@@ -192,7 +192,16 @@ func (j *Job) compare(all []summary, out *Step) (odd map[int]bool) {
 			}
 		}
 	}
-	out.Digests = all[0].Digests
+	// By name, so that the order of registration does not matter.
+	lines := make([]string, len(out.Digests))
+	for i, d := range out.Digests {
+		lines[i] = fmt.Sprintf("%q %v\n", j.Plan.Params[i].Name, d)
+	}
+	sort.Strings(lines)
+	h := sha256.New()
+	for _, l := range lines {
+		h.Write([]byte(l))
+	}
 	out.Digest = hex.EncodeToString(h.Sum(nil))
 	return odd
 }
