@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -79,23 +80,21 @@ func checkRead(s *Set, rank int) error {
 }
 
 // TestSet reads more files than may be open, from several goroutines at once.
-// Rank 3's data lie in another order than those of the rest.
+// The data of ranks 3 and 4 lie in another order than those of the rest.
 func TestSet(t *testing.T) {
 	const world = 9
 	pattern := writeSet(t, world)
-	other, err := os.Create(rankPath(pattern, 3))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintf(other, "%s", raw(`{"h":{"dtype":"BF16","shape":[],"data_offsets":[0,2]},"w":{"dtype":"F32","shape":[3,5],"data_offsets":[2,62]},`+
-		`"e":{"dtype":"F32","shape":[0],"data_offsets":[2,2]},"b":{"dtype":"F64","shape":[7],"data_offsets":[62,118]}}`, 0))
-	for _, p := range []Param{setList[3], setList[0], setList[1]} {
-		for k := range int(p.Bytes()) {
-			other.Write([]byte{value(3, p.Name, k)})
+	for _, rank := range []int{3, 4} {
+		b := raw(`{"h":{"dtype":"BF16","shape":[],"data_offsets":[0,2]},"w":{"dtype":"F32","shape":[3,5],"data_offsets":[2,62]},`+
+			`"e":{"dtype":"F32","shape":[0],"data_offsets":[2,2]},"b":{"dtype":"F64","shape":[7],"data_offsets":[62,118]}}`, 0)
+		for _, p := range []Param{setList[3], setList[0], setList[1]} {
+			for k := range int(p.Bytes()) {
+				b = append(b, value(rank, p.Name, k))
+			}
 		}
-	}
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
+		if err := os.WriteFile(rankPath(pattern, rank), b, 0o666); err != nil {
+			t.Fatal(err)
+		}
 	}
 
 	s, err := OpenSet(pattern, 0)
@@ -288,7 +287,11 @@ func TestSetFileChanges(t *testing.T) {
 	s.Close()
 	const changed = "the file changed after its header was read; leave it alone during the run"
 	wantError(t, s.Read(dst, 1, 0, 0, 7), path, changed)
-	writeRank(t, path, 1, setList) // the same again, but it is another file
+	// The same bytes and times, but another file.
+	writeRank(t, path, 1, setList)
+	if err := os.Chtimes(path, time.Time{}, s.files.infos[1].ModTime()); err != nil {
+		t.Fatal(err)
+	}
 	wantError(t, s.Read(dst, 1, 0, 0, 7), path, changed)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
