@@ -182,7 +182,6 @@ func TestWriteFaults(t *testing.T) {
 		{"no bytes", l, nil, give(0), `tensor "a": 0 bytes given, but it has 8`},
 		{"too many bytes", l, nil, give(9), `tensor "a": 9 bytes given, but it has 8`},
 		{"metadata", l, map[string]string{"k": "\xff"}, give(8), `metadata "k" is not valid UTF-8`},
-		{"long header", l, map[string]string{"k": strings.Repeat("x", maxHeader)}, give(8), `the header would take 100000136 bytes, over the format's limit of 100000000; shorten the names or the metadata`},
 		{"caller's error", l, nil, func(i int, _ io.Writer) error { return own }, ""},
 		{"caller's panic", l, nil, func(i int, _ io.Writer) error { panic("planted") }, ""},
 	} {
@@ -220,6 +219,11 @@ func TestWriteFaults(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestWriteLongHeader(t *testing.T) {
+	_, err := encodeHeader(List{{"a", contract.Float32, []int64{2}}}, map[string]string{"k": strings.Repeat("x", maxHeader)})
+	wantError(t, err, "", "the header would take 100000080 bytes, over the format's limit of 100000000; shorten the names or the metadata")
 }
 
 func TestWriteToBadPlaces(t *testing.T) {
