@@ -28,8 +28,9 @@ func init() { runtime.LockOSThread() }
 // commandLine is the grammar. Each flag has an environment twin,
 // DDPSTEP_FLAG_NAME.
 type commandLine struct {
-	Run  runCmd  `cmd:"" help:"Run the gradient synchronisation and check it: the job."`
-	Plan planCmd `cmd:"" help:"Print the buckets, without MPI."`
+	Run   runCmd   `cmd:"" help:"Run the gradient synchronisation and check it: the job."`
+	Plan  planCmd  `cmd:"" help:"Print the buckets, without MPI."`
+	Bench benchCmd `cmd:"" help:"Time the reducers side by side, over message sizes."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
