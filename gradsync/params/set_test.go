@@ -39,10 +39,10 @@ func writeRank(t testing.TB, path string, rank int, l List) {
 }
 
 var setList = List{
-	{"w", contract.Float32, []int64{3, 5}},
-	{"b", contract.Float64, []int64{7}},
-	{"e", contract.Float32, []int64{0}},
-	{"h", contract.BFloat16, []int64{}},
+	param("w", contract.Float32, 3, 5),
+	param("b", contract.Float64, 7),
+	param("e", contract.Float32, 0),
+	param("h", contract.BFloat16),
 }
 
 // writeSet writes world files and returns their pattern.
@@ -186,15 +186,15 @@ func TestSetDifferences(t *testing.T) {
 		list List
 		want string
 	}{
-		{"shape", with(0, Param{"w", contract.Float32, []int64{5, 3}}), `tensor "w": shape [5 3] but rank 0 has [3 5]` + same},
-		{"rank of the shape", with(0, Param{"w", contract.Float32, []int64{15}}), `tensor "w": shape [15] but rank 0 has [3 5]` + same},
-		{"scalar", with(3, Param{"h", contract.BFloat16, []int64{1}}), `tensor "h": shape [1] but rank 0 has []` + same},
-		{"dtype", with(3, Param{"h", contract.Float16, []int64{}}), `tensor "h": dtype float16 but rank 0 has bfloat16` + same},
+		{"shape", with(0, param("w", contract.Float32, 5, 3)), `tensor "w": shape [5 3] but rank 0 has [3 5]` + same},
+		{"rank of the shape", with(0, param("w", contract.Float32, 15)), `tensor "w": shape [15] but rank 0 has [3 5]` + same},
+		{"scalar", with(3, param("h", contract.BFloat16, 1)), `tensor "h": shape [1] but rank 0 has []` + same},
+		{"dtype", with(3, param("h", contract.Float16)), `tensor "h": dtype float16 but rank 0 has bfloat16` + same},
 		{"missing", setList[:3], `tensor "h": missing, but rank 0 has it` + same},
-		{"renamed", with(1, Param{"c", contract.Float64, []int64{7}}), `tensor "b": missing, but rank 0 has it` + same},
-		{"more", append(with(0, setList[0]), Param{"x", contract.Float32, []int64{1}}), `tensor "x": rank 0 does not have it` + same},
+		{"renamed", with(1, param("c", contract.Float64, 7)), `tensor "b": missing, but rank 0 has it` + same},
+		{"more", append(with(0, setList[0]), param("x", contract.Float32, 1)), `tensor "x": rank 0 does not have it` + same},
 		// Both differ: the first in the order of rank 0's data is named.
-		{"first", List{{"w", contract.Float16, []int64{3, 5}}, {"b", contract.Float32, []int64{7}}, setList[2], setList[3]}, `tensor "b": dtype float32 but rank 0 has float64` + same},
+		{"first", List{param("w", contract.Float16, 3, 5), param("b", contract.Float32, 7), setList[2], setList[3]}, `tensor "b": dtype float32 but rank 0 has float64` + same},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pattern := writeSet(t, 4)
@@ -329,8 +329,8 @@ func TestOrderAs(t *testing.T) {
 		want  string
 	}{
 		{setList[:3], `tensor "h": in the file but not in the parameter list` + use},
-		{append(List{{"x", contract.Float32, nil}}, setList...), `tensor "x": in the parameter list but not in the file` + use},
-		{append(List{{"w", contract.Float32, []int64{15}}}, setList[1:]...), `tensor "w": shape [3 5] but the parameter list has [15]` + use},
+		{append(List{param("x", contract.Float32)}, setList...), `tensor "x": in the parameter list but not in the file` + use},
+		{append(List{param("w", contract.Float32, 15)}, setList[1:]...), `tensor "w": shape [3 5] but the parameter list has [15]` + use},
 		{append(setList[:4:4], setList[0]), `tensor "w": listed twice, as parameter 0 and 4; names must be unique`},
 	} {
 		wantError(t, f.OrderAs(c.order), path, c.want)
@@ -367,7 +367,7 @@ func TestReadCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := List{{"w", contract.Float32, []int64{2}}, {"b", contract.Float16, []int64{1}}}
+	want := List{param("w", contract.Float32, 2), param("b", contract.Float16, 1)}
 	if d := cmp.Diff(want, l) + cmp.Diff([]string{"count", "mask", "four", "z"}, skipped); d != "" {
 		t.Error(d)
 	}
