@@ -3,6 +3,7 @@ package mpiboot
 import (
 	"os"
 	"strconv"
+	"strings"
 )
 
 // Announced returns what the launcher's environment variables say about this
@@ -109,7 +110,8 @@ func refuseAlone(env lookup, library string) error {
 	}
 	hint := "this build has no MPI; build with '-tags mpi' (Open MPI) or '-tags mpich'"
 	if library != "" {
-		hint = "this build's " + library + " and the launcher do not match; use that library's own mpirun, or under Slurm an 'srun --mpi=' that it understands ('srun --mpi=list')"
+		short, _, _ := strings.Cut(library, ",")
+		hint = "this build's " + short + " and the launcher do not match; use that library's own mpirun, or under Slurm an 'srun --mpi=' that it understands ('srun --mpi=list')"
 	}
 	return &RefusedError{Launcher: a.launcher, Tasks: a.size, Hint: hint}
 }

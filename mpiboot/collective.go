@@ -17,9 +17,13 @@ const (
 	tagBytes
 )
 
-// pieceBytes is the longest message handed to MPI, whose counts are ints.
-// Ranks must agree on it; tests lower it.
-var pieceBytes = 1 << 30
+// pieceBytes is the longest message, and pieceElems the most elements of a
+// sum, handed to MPI at once: its counts are ints. Ranks must agree on them;
+// tests lower them.
+var (
+	pieceBytes = 1 << 30
+	pieceElems = 1 << 30
+)
 
 // Barrier returns when every rank has called it.
 func (w *World) Barrier() error {

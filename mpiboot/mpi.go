@@ -14,14 +14,13 @@ import (
 	"unsafe"
 )
 
-// pieceElems is the most elements in one MPI_Allreduce.
-var pieceElems = 1 << 30
-
 // mpi is the link over the bridge.
 type mpi struct {
 	rank     int
 	pins     *runtime.Pinner
 	messages []C.bridge_message // reused, so that an exchange allocates nothing
+	done     C.int              // results of a poll; here for the same reason
+	wrong    C.bridge_mismatch
 	here     []C.uint8_t
 	present  []bool
 }
@@ -110,13 +109,11 @@ func (m *mpi) add(peers []int, bufs [][]byte, isSend C.int32_t) {
 }
 
 func (m *mpi) poll(d time.Duration) (bool, error) {
-	var done C.int
-	var wrong C.bridge_mismatch
-	code := C.bridge_poll(C.int64_t(d), &done, &wrong)
+	code := C.bridge_poll(C.int64_t(d), &m.done, &m.wrong)
 	if code == C.BRIDGE_SIZE {
-		return false, &SizeError{Peer: int(wrong.peer), Got: int64(wrong.got), Want: int64(wrong.want)}
+		return false, &SizeError{Peer: int(m.wrong.peer), Got: int64(m.wrong.got), Want: int64(m.wrong.want)}
 	}
-	if err := check(code); err != nil || done == 0 {
+	if err := check(code); err != nil || m.done == 0 {
 		return false, err
 	}
 	m.pins.Unpin()
