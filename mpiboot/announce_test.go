@@ -51,6 +51,8 @@ func TestAnnouncements(t *testing.T) {
 		{"srun, one task", srunOne, 0, 1, "srun", false, false},
 		{"srun, one task of PMIx", srunOne + " PMIX_RANK=0", 0, 1, "srun", false, false},
 		{"batch script", batchScript, 0, 1, "", false, false},
+		{"batch script with its step", batchScript + " SLURM_STEP_ID=4294967291", 0, 1, "", false, false},
+		{"interactive step", batchScript + " SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=2", 0, 1, "", false, false},
 		{"mpirun in a batch script", batchScript + " OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", 1, 2, "Open MPI's mpirun", false, true},
 		{"mpirun -n1 in a batch script", batchScript + " OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1", 0, 1, "Open MPI's mpirun", false, false},
 		{"under mpirun's daemon, itself a task of a step", srunNone + " OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 PMIX_RANK=0", 0, 1, "Open MPI's mpirun", false, false},

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"syscall"
 )
 
@@ -16,9 +17,7 @@ func big(w *World) error {
 	if err != nil {
 		return err
 	}
-	if w.Rank() == 0 {
-		stamp(mem, 1)
-	}
+	stamp(mem, uint64(1+w.Rank())) // also by the receiver, so that its pages are there
 	if w.Rank() == 0 {
 		err = w.Exchange([]int{1}, [][]byte{mem}, nil, nil)
 	} else {
@@ -39,7 +38,18 @@ func big(w *World) error {
 	clear(mem[(1-w.Rank())*bigBytes/2:][:bigBytes/2])
 	stamp(half, uint64(10+w.Rank()))
 	err = w.Allgather(half, mem)
-	return errors.Join(err, stamped("Allgather", mem[:bigBytes/2], 10), stamped("Allgather", mem[bigBytes/2:], 11))
+	err = errors.Join(err, stamped("Allgather", mem[:bigBytes/2], 10), stamped("Allgather", mem[bigBytes/2:], 11))
+	if err != nil {
+		return err
+	}
+	eachStamp(mem, 3, func(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, math.Float64bits(float64(v))) })
+	err = w.AllreduceSum(mem, "float64")
+	eachStamp(mem, 3, func(b []byte, v uint64) {
+		if got := math.Float64frombits(binary.LittleEndian.Uint64(b)); got != 2*float64(v) && err == nil {
+			err = fmt.Errorf("AllreduceSum: %v, want %v", got, 2*float64(v))
+		}
+	})
+	return err
 }
 
 // stamp writes a number at regular places of mem and at its very end.

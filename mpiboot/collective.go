@@ -18,11 +18,12 @@ const (
 )
 
 // pieceBytes is the longest message, and pieceElems the most elements of a
-// sum, handed to MPI at once: its counts are ints. Ranks must agree on them;
-// tests lower them.
+// sum, handed to MPI at once, 1 GiB both: its counts are ints, and so are the
+// byte counts within some libraries. Ranks must agree on them; tests lower
+// them.
 var (
 	pieceBytes = 1 << 30
-	pieceElems = 1 << 30
+	pieceElems = 1 << 27
 )
 
 // Barrier returns when every rank has called it.

@@ -32,7 +32,7 @@ func expect(w *World, op string, err error) error {
 	if !errors.As(err, &late) || late.Op != op || len(late.Missing) != 1 || late.Missing[0] != w.Size()-1 {
 		return fmt.Errorf("got %v, want the last rank missing from %s", err, op)
 	}
-	if late.After < w.opts.Deadline || late.After > w.opts.Deadline+5*time.Second {
+	if late.After < w.opts.Deadline || late.After > w.opts.Deadline+10*time.Second {
 		return fmt.Errorf("gave up after %v with a deadline of %v", late.After, w.opts.Deadline)
 	}
 	for name, again := range map[string]error{

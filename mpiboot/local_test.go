@@ -59,6 +59,8 @@ func fakeWorld(f *fakeLink, deadline time.Duration) *World {
 }
 
 func TestDeadlineNamesTheMissing(t *testing.T) {
+	defer func(d time.Duration) { rollWait = d }(rollWait)
+	rollWait = 50 * time.Millisecond
 	for _, tt := range []struct {
 		name string
 		here []bool
