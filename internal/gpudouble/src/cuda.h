@@ -49,6 +49,7 @@ bool addressable(Ptr p, size_t n); // the same, or pinned host memory
 
 // For the double of NCCL. An operation that is enqueued on a capturing stream is recorded, and may run many times.
 EXPORT int ddpstep_double_enqueue(uintptr_t stream, const Op *op);
+EXPORT int ddpstep_double_capturing(uintptr_t stream);
 EXPORT int ddpstep_double_device();
 EXPORT int ddpstep_double_memory(Ptr p, size_t n);
 

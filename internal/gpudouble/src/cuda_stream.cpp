@@ -114,6 +114,11 @@ void finish_all_streams() {
 
 EXPORT int ddpstep_double_enqueue(uintptr_t stream, const Op *op) { return enqueue(stream, *op); }
 
+EXPORT int ddpstep_double_capturing(uintptr_t stream) {
+  auto s = find(streams, stream);
+  return s && s->capture;
+}
+
 EXPORT int cuStreamCreate(uintptr_t *stream, unsigned) {
   if (int c = refused("cuStreamCreate")) return c;
   if (!current) return invalid_context;
