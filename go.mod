@@ -2,4 +2,8 @@ module github.com/ddpstep/ddpstep
 
 go 1.25.0
 
-require gonum.org/v1/gonum v0.17.0 // indirect
+require (
+	github.com/google/go-cmp v0.7.0
+	github.com/google/renameio/v2 v2.0.2
+	gonum.org/v1/gonum v0.17.0
+)

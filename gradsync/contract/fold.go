@@ -113,14 +113,14 @@ func (f *Folder) add32(acc, x []float32, first bool) {
 
 func scaled32(dst, x []float32, scale float32) []float32 {
 	for i, v := range x {
-		dst[i] = v * scale
+		dst[i] = float32(v * scale) // the conversion forbids fusing with a later addition
 	}
 	return dst
 }
 
 func scaled64(dst, x []float64, scale float64) []float64 {
 	for i, v := range x {
-		dst[i] = v * scale
+		dst[i] = float64(v * scale)
 	}
 	return dst
 }
@@ -154,7 +154,7 @@ func (f *Folder) store32(dst, acc []float32) {
 	}
 	nan := math.Float32frombits(uint32(Float32.NaN()))
 	for i, v := range acc {
-		v *= scale // by 1 it is exact
+		v = float32(v * scale) // by 1 it is exact
 		if v != v {
 			v = nan
 		}
@@ -170,7 +170,7 @@ func (f *Folder) store64(dst, acc []float64) {
 	}
 	nan := Float64.Widen(Float64.NaN())
 	for i, v := range acc {
-		v *= scale
+		v = float64(v * scale)
 		if v != v {
 			v = nan
 		}

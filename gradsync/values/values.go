@@ -1,5 +1,5 @@
 // Package values generates gradients: each value is a pure function of (seed,
-// step, logical rank, parameter, index), made with integer arithmetic only, so
+// step, logical rank, parameter name, index), made with integer arithmetic only, so
 // that any process or GPU can produce any rank's value without communication,
 // and all produce the same bits.
 //
@@ -33,6 +33,7 @@ package values
 
 import (
 	"fmt"
+	"hash/fnv"
 	"strings"
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
@@ -81,9 +82,12 @@ type Key struct {
 	First uint32 // 1 for ranks 0 and 1, whose pair is large more often
 }
 
-// KeyFor makes the key of one logical rank's parameter.
-func KeyFor(seed uint64, step, rank, param int) Key {
-	p := splitmix(splitmix(splitmix(seed)^uint64(step)) ^ uint64(param))
+// KeyFor makes the key of one logical rank's parameter. A parameter is known by
+// its name, so that its values do not depend on the order of parameters.
+func KeyFor(seed uint64, step, rank int, param string) Key {
+	h := fnv.New64a()
+	h.Write([]byte(param))
+	p := splitmix(splitmix(splitmix(seed)^uint64(step)) ^ h.Sum64())
 	k := Key{
 		Param: uint32(p),
 		Pair:  uint32(splitmix(p ^ uint64(rank/2)<<1 ^ 0x5bd1e995)),

@@ -1,0 +1,62 @@
+package gradsync
+
+import (
+	"time"
+
+	"github.com/ddpstep/ddpstep/gradsync/contract"
+	"github.com/ddpstep/ddpstep/gradsync/plan"
+)
+
+// Reducer sums buckets across the world. It owns the memory in which gradients
+// live. All methods but Name, Transport and Local are collective in the sense
+// that every process calls them in the same order with the same bucket.
+type Reducer interface {
+	// Name is the reducer as the command line calls it.
+	Name() string
+	// Transport says what carries the bytes.
+	Transport() string
+	// Accumulator is the dtype in which gradients of dtype t are added.
+	Accumulator(t contract.DType) contract.DType
+	// Put lets fill write the gradients of a bucket of the local'th logical
+	// rank of this process, where they live.
+	Put(local, bucket int, fill func(dst []byte) error) error
+	// Reduce sums the bucket over all logical ranks, and averages.
+	Reduce(bucket int) error
+	// Get returns the result of a reduced bucket, valid until the next Put.
+	Get(bucket int) ([]byte, error)
+	// Close frees the memory. It is not collective.
+	Close() error
+}
+
+// Config is what every reducer needs to know.
+type Config struct {
+	World    World
+	Layout   Layout
+	Plan     *plan.Plan
+	Average  contract.Average
+	Deadline time.Duration // longest wait for a peer; 0: no limit
+}
+
+// offsets returns where each bucket starts in one logical rank's memory, in
+// bytes, and the size of that memory. Buckets start on pages, so that they are
+// aligned for every dtype and processor.
+func offsets(p *plan.Plan) (at []int64, size int64) {
+	for _, b := range p.Buckets {
+		at = append(at, size)
+		size += (b.Bytes() + pageSize - 1) / pageSize * pageSize
+	}
+	return at, size
+}
+
+const pageSize = 4096
+
+// folders makes one Folder for each dtype of the plan.
+func folders(c Config) map[contract.DType]*contract.Folder {
+	m := map[contract.DType]*contract.Folder{}
+	for _, b := range c.Plan.Buckets {
+		if m[b.DType] == nil {
+			m[b.DType] = contract.NewFolder(b.DType, c.Average, c.Layout.World)
+		}
+	}
+	return m
+}
