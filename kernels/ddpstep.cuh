@@ -26,7 +26,7 @@ typedef unsigned long long u64;
   static void name(Args a) { body(a); } \
   DDPSTEP_HOST_KERNEL(name)
 #else
-#if defined(__clang__)
+#if !defined(__NVCC__)
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define __launch_bounds__(n) __attribute__((launch_bounds(n)))
@@ -52,7 +52,7 @@ enum {
 // Control is in mapped host memory: the host sets abort, the kernel answers in status.
 struct Control {
   u32 abort;
-  u32 status;  // 0, or phase << 16 | the peer that was waited for
+  u32 status;  // 0, or (phase + 1) << 16 | the peer that was waited for
 };
 
 enum Phase { kStart = 0, kEnd = 1, kAlone = 2, kPhases = 3, kOneShot = 3 };
@@ -69,7 +69,7 @@ DEVICE u32 block() { return ddpstep_host_where.blockIdx.x; }
 DEVICE u32 blocks() { return ddpstep_host_where.gridDim.x; }
 DEVICE void sync_block() {}
 DEVICE bool sync_block_and(bool ok) { return ok; }
-#elif defined(__clang__)
+#elif !defined(__NVCC__)
 DEVICE u32 thread() { return __nvvm_read_ptx_sreg_tid_x(); }
 DEVICE u32 threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
 DEVICE u32 block() { return __nvvm_read_ptx_sreg_ctaid_x(); }
@@ -109,7 +109,7 @@ DEVICE u32 bits_of(float f) { u32 b; memcpy(&b, &f, 4); return b; }
 DEVICE float float_of(u32 b) { float f; memcpy(&f, &b, 4); return f; }
 DEVICE u64 bits_of(double f) { u64 b; memcpy(&b, &f, 8); return b; }
 DEVICE double double_of(u64 b) { double f; memcpy(&f, &b, 8); return f; }
-#elif defined(__clang__)
+#elif !defined(__NVCC__)
 DEVICE float add(float a, float b) { return __nvvm_add_rn_f(a, b); }
 DEVICE float mul(float a, float b) { return __nvvm_mul_rn_f(a, b); }
 DEVICE double add(double a, double b) { return __nvvm_add_rn_d(a, b); }
@@ -220,9 +220,9 @@ DEVICE void pause_spin() {}
 #endif
 
 // spin_until calls ready until it answers true, and is true then; it is false, with status set, once the host asks
-// to give up. After that the memory shared with the peers is in no known state: the world has to be made anew.
+// to give up; ready may change peer, which is whom it lacks. After that the memory shared with the peers is in no known state: the world has to be made anew.
 template <class Ready>
-DEVICE bool spin_until(Control *control, u32 phase, u32 peer, Ready ready) {
+DEVICE bool spin_until(Control *control, u32 phase, const u32 &peer, Ready ready) {
   for (u32 spins = 1; !ready(); spins++) {
     if (spins % kSpinsPerPoll == 0 && load_sys(&control->abort) != 0) {
       store_sys(&control->status, (phase + 1) << 16 | peer);

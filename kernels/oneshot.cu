@@ -25,6 +25,7 @@ struct OneShotArgs {
   u32 procs;
   u32 self;
   u32 lines;    // lines of 8 bytes of data that a slot holds; count must fit
+  u32 unused;
 };
 
 // The 8 bytes of elements [at, at+n) of a buffer. Missing ones are 0 and are not stored.
@@ -63,15 +64,19 @@ DEVICE bool gather(const OneShotArgs &a, const U4 *slot, u64 line, u64 at, u32 e
     own[g] = r + g - a.first < a.addends;
     if (own[g]) x[g] = load_eight((const Bits *)a.addend[r + g - a.first], at, a.count);
   }
-  return spin_until(a.control, kOneShot, r, [&] {
+  u32 missing = r;
+  return spin_until(a.control, kOneShot, missing, [&] {
     bool all = true;
     U4 v[G] = {};
     UNROLL for (int g = 0; g < G; g++)
       if (!own[g]) v[g] = load_line_sys(slot + (u64)(r + g) * a.lines + line);
     UNROLL for (int g = 0; g < G; g++)
       if (!own[g]) {
-        all = all && v[g].y == epoch && v[g].w == epoch;
         x[g] = pair(v[g].x, v[g].z);
+        if (v[g].y != epoch || v[g].w != epoch) {
+          all = false;
+          missing = r + g;
+        }
       }
     return all;
   });
