@@ -133,14 +133,23 @@ DEVICE double double_of(u64 b) { return __longlong_as_double((long long)b); }
 // undefined. The "_sys" accesses are atomic and seen by every GPU and the host. A line is 16 bytes: two values, each
 // beside a flag in the same 8 bytes, so that whoever sees the flag sees the value, whatever the order of arrival.
 #if defined(DDPSTEP_HOST)
-DEVICE void load_if(bool ok, const void *p, U4 &v) { ok ? (void)memcpy(&v, p, 16) : (void)(v = {}); }
-DEVICE void load_if(bool ok, const void *p, u64 &v) { ok ? (void)memcpy(&v, p, 8) : (void)(v = {}); }
-DEVICE void load_if(bool ok, const void *p, u32 &v) { ok ? (void)memcpy(&v, p, 4) : (void)(v = {}); }
-DEVICE void load_if(bool ok, const void *p, u16 &v) { ok ? (void)memcpy(&v, p, 2) : (void)(v = {}); }
-DEVICE void store_if(bool ok, void *p, const U4 &v) { if (ok) memcpy(p, &v, 16); }
-DEVICE void store_if(bool ok, void *p, u64 v) { if (ok) memcpy(p, &v, 8); }
-DEVICE void store_if(bool ok, void *p, u32 v) { if (ok) memcpy(p, &v, 4); }
-DEVICE void store_if(bool ok, void *p, u16 v) { if (ok) memcpy(p, &v, 2); }
+// As strict as a GPU: an access that is not aligned to its width ends the process.
+DEVICE void check_aligned(const void *p, size_t n) {
+  if ((size_t)p % n != 0) __builtin_trap();
+}
+template <class V>
+DEVICE void load_if(bool ok, const void *p, V &v) {
+  v = V{};
+  if (!ok) return;
+  check_aligned(p, sizeof v);
+  memcpy(&v, p, sizeof v);
+}
+template <class V>
+DEVICE void store_if(bool ok, void *p, const V &v) {
+  if (!ok) return;
+  check_aligned(p, sizeof v);
+  memcpy(p, &v, sizeof v);
+}
 
 DEVICE u32 load_sys(const u32 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 DEVICE void store_sys(u32 *p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }

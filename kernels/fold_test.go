@@ -19,6 +19,7 @@ func (h *hosts) area(like operand, skew int) area {
 func TestFoldOnHost(t *testing.T) {
 	h := newHosts(t, 1, 8<<20)
 	seed := uint64(0)
+	// Buffer i lies skew(i) bytes off: addends from 0 on, results after them.
 	check := func(t *testing.T, g int, a int, world, n, results int, skew func(i int) int) {
 		t.Helper()
 		h.reset()
@@ -37,7 +38,7 @@ func TestFoldOnHost(t *testing.T) {
 		to = append(to, ops[0]) // in place
 		out := areas[:1:1]
 		for i := 1; i < results; i++ {
-			x := h.area(like, skew(i))
+			x := h.area(like, skew(world+i))
 			to, out = append(to, x.operand), append(out, x)
 		}
 		shape := Shape{int(seed%5) + 1, 1}
@@ -83,6 +84,7 @@ func TestFoldOnHost(t *testing.T) {
 					for _, n := range []int{1, 7, 8, 33, 100} {
 						check(t, g, a, 3, n, 2, same(skew))
 						check(t, g, a, 4, n, 1, func(i int) int { return (skew + i*size) % 16 })
+						check(t, g, a, 2, n, 2, func(i int) int { return (skew + i/3*size) % 16 }) // only a result
 					}
 				}
 			}

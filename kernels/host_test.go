@@ -105,18 +105,28 @@ func (h *hosts) reset() { h.used = 0 }
 
 func (h *hosts) word(at uint64) *uint32 { return (*uint32)(unsafe.Pointer(&h.mem[at-hostBase])) }
 
-// run has every process p run calls[p], all at the same time, and waits for all.
+// run has every process p run calls[p], all at the same time, each as fast as it can, and waits for all.
 func (h *hosts) run(calls ...[]call) {
 	h.t.Helper()
-	for i := range calls[0] {
-		for p := range calls {
-			c := calls[p][i]
-			fmt.Fprintf(h.runner[p].in, "%s %d %s\n", c.kernel, c.grid, hex.EncodeToString(c.args))
-		}
-		for p := range calls {
-			if line, err := h.runner[p].out.ReadString('\n'); err != nil {
-				h.t.Fatalf("process %d, %s: %q %v", p, calls[p][i].kernel, line, err)
-			}
+	for p := range calls {
+		h.start(p, calls[p])
+	}
+	for p := range calls {
+		h.finish(p, calls[p])
+	}
+}
+
+func (h *hosts) start(p int, calls []call) {
+	for _, c := range calls {
+		fmt.Fprintf(h.runner[p].in, "%s %d %s\n", c.kernel, c.grid, hex.EncodeToString(c.args))
+	}
+}
+
+func (h *hosts) finish(p int, calls []call) {
+	h.t.Helper()
+	for _, c := range calls {
+		if line, err := h.runner[p].out.ReadString('\n'); err != nil {
+			h.t.Fatalf("process %d, %s: %q %v", p, c.kernel, line, err)
 		}
 	}
 }

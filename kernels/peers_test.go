@@ -48,7 +48,6 @@ type message struct {
 // message makes the addends, the buffer of rank r lying skew(r) bytes off.
 func (g *hostGroup) message(d, a, n int, seed uint64, skew func(r int) int) message {
 	m := message{name: fmt.Sprintf("%v %v length %d ranks %v seed %d", gradients[d].t, averages[a], n, g.local, seed), d: d, a: a}
-	g.used = g.keep
 	var in [][]byte
 	for r := range g.world {
 		x := g.area(operand{t: gradients[d].t, n: n}, skew(r))
@@ -70,8 +69,8 @@ func (m *message) ops() (ops []operand) {
 	return ops
 }
 
-// reduce has all processes run the all-reduce at once, and checks every process's result.
-func (g *hostGroup) reduce(m message, oneShot bool, blocks int) {
+// calls are what each process runs to reduce the message.
+func (g *hostGroup) calls(m message, oneShot bool, blocks int) [][]call {
 	g.t.Helper()
 	scale := scaleOf(averages[m.a], gradients[m.d].c, g.world)
 	calls := make([][]call, len(g.local))
@@ -88,21 +87,39 @@ func (g *hostGroup) reduce(m message, oneShot bool, blocks int) {
 		}
 		first += n
 	}
-	if len(m.want) > 0 {
-		g.run(calls...)
-	}
-	first = 0
+	return calls
+}
+
+// check compares every process's result, and looks at what lies around the buffers.
+func (g *hostGroup) check(m message) {
+	g.t.Helper()
+	first := 0
 	for p, n := range g.local {
 		if s := differ(gradients[m.d].c, m.addends[first].b, m.want); s != "" {
-			g.t.Fatalf("%s, one-shot %v, process %d: %s", m.name, oneShot, p, s)
+			g.t.Fatalf("%s, process %d: %s", m.name, p, s)
 		}
 		first += n
 	}
 	for r, x := range m.addends {
 		if !guarded(x.all, len(x.b)) {
-			g.t.Fatalf("%s, one-shot %v: wrote around rank %d's buffer", m.name, oneShot, r)
+			g.t.Fatalf("%s: wrote around rank %d's buffer", m.name, r)
 		}
 	}
+}
+
+// reduce has all processes run the all-reduce at once, and checks it. Process 0 may be given a start.
+func (g *hostGroup) reduce(m message, oneShot bool, blocks int, start time.Duration) {
+	g.t.Helper()
+	calls := g.calls(m, oneShot, blocks)
+	g.start(0, calls[0])
+	time.Sleep(start)
+	for p := 1; p < len(calls); p++ {
+		g.start(p, calls[p])
+	}
+	for p := range calls {
+		g.finish(p, calls[p])
+	}
+	g.check(m)
 }
 
 var worlds = [][]int{{1}, {3}, {1, 1}, {2, 1}, {1, 1, 1}, {1, 2, 4}, {2, 2, 2, 2}, {8, 8}, {1, 1, 1, 1, 1, 1, 1, 1}}
@@ -122,10 +139,9 @@ func TestPeersOnHost(t *testing.T) {
 					}
 					seed++
 					skew := skews[seed%3]
-					if n*size <= OneShotBytes {
-						g.reduce(g.message(d, int(seed/3%3), n, seed, skew), true, 0)
-					}
-					g.reduce(g.message(d, int(seed/9%3), n, seed, skew), false, i%4+1)
+					g.used = g.keep
+					g.reduce(g.message(d, int(seed/3%3), n, seed, skew), true, 0, 0)
+					g.reduce(g.message(d, int(seed/9%3), n, seed, skew), false, i%4+1, 0)
 				}
 			}
 		})
@@ -140,14 +156,26 @@ func TestManyCallsOnHost(t *testing.T) {
 	}
 	g := newHostGroup(t, 1, 2)
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range calls {
-		d := rng.IntN(len(gradients))
-		n := rng.IntN(1 << rng.IntN(12))
-		skew := rng.IntN(4) * 8
-		m := g.message(d, rng.IntN(3), n, uint64(i), func(int) int { return skew })
-		g.reduce(m, rng.IntN(2) == 0, rng.IntN(5)+1)
-		if i%100 == 0 {
-			g.run(barrierCalls(g.peers[0]), barrierCalls(g.peers[1]))
+	for i := 0; i < calls; {
+		// A batch is queued on every process at once, so that one may run ahead of another.
+		g.used = g.keep
+		var batch []message
+		queue := make([][]call, len(g.local))
+		for range 25 {
+			n, skew := rng.IntN(1<<rng.IntN(12)), rng.IntN(2)*8
+			m := g.message(rng.IntN(len(gradients)), rng.IntN(3), n, uint64(i), func(int) int { return skew })
+			for p, c := range g.calls(m, rng.IntN(3) > 0, rng.IntN(5)+1) {
+				queue[p] = append(queue[p], c...)
+			}
+			batch = append(batch, m)
+			i++
+		}
+		for p := range queue {
+			queue[p] = append(queue[p], barrierCalls(g.peers[p])...)
+		}
+		g.run(queue...)
+		for _, m := range batch {
+			g.check(m)
 		}
 	}
 }
@@ -166,10 +194,44 @@ func TestOneShotFullAndWrapsOnHost(t *testing.T) {
 			}
 		}
 	}
-	for i := range uint64(6) {
-		g.reduce(g.message(2, 0, OneShotBytes/4, i, func(int) int { return 0 }), true, 0)
-		g.reduce(g.message(2, 0, 5000, i, func(int) int { return 4 }), false, 3)
+	for i, n := range []int{10, 10, 1000, OneShotBytes / 4, OneShotBytes / 4} {
+		g.used = g.keep
+		g.reduce(g.message(2, 0, n, uint64(i), func(int) int { return 0 }), true, 0, 3*time.Millisecond)
+		g.reduce(g.message(2, 0, 5000, uint64(i), func(int) int { return 4 }), false, 3, 3*time.Millisecond)
 	}
+}
+
+// A process that comes early reads nothing of one that has not filled its buffer yet, and one that has added its slice
+// does not leave before the others have added theirs. The test plays process 1.
+func TestTwoShotWaitsOnHost(t *testing.T) {
+	g := newHostGroup(t, 1, 1)
+	m := g.message(2, 0, 64, 0, func(int) int { return 0 }) // two slices of 32
+	calls := g.calls(m, false, 1)
+	late := append([]byte(nil), m.addends[1].b...)
+	clear(m.addends[1].b)
+	g.start(0, calls[0])
+	time.Sleep(10 * time.Millisecond)
+	copy(m.addends[1].b, late)
+	flag := func(phase int) *uint32 {
+		return g.word(g.peers[0].shared[0] + uint64(4*(phase*maxBlocks*MaxProcs+1)))
+	}
+	atomic.StoreUint32(flag(0), 1)
+	const half = 32 * 4
+	for deadline := time.Now().Add(10 * time.Second); differ(gradients[2].c, m.addends[1].b[:half], m.want[:half]) != ""; {
+		if time.Now().After(deadline) {
+			t.Fatal("process 0 has not stored its slice to process 1: it read before process 1 was ready, or hangs")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(10 * time.Millisecond)
+	copy(m.addends[0].b[half:], m.want[half:])
+	copy(m.addends[1].b[half:], m.want[half:])
+	if *g.word(g.peers[0].shared[0] + epochsAt) != 0 {
+		t.Fatal("process 0 left before process 1 was done")
+	}
+	atomic.StoreUint32(flag(1), 1)
+	g.finish(0, calls[0])
+	g.check(m)
 }
 
 // A kernel whose peer never comes ends when it is told to, and says for whom it waited.
