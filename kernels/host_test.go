@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -25,8 +26,9 @@ type hosts struct {
 }
 
 type runner struct {
-	in  io.Writer
-	out *bufio.Reader
+	process *os.Process
+	in      io.Writer
+	out     *bufio.Reader
 }
 
 // hostBase is where every runner maps the memory.
@@ -85,8 +87,8 @@ func newHosts(t testing.TB, processes, bytes int) *hosts {
 		if err := firstError(errIn, errOut, cmd.Start()); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { in.Close(); cmd.Wait() })
-		h.runner = append(h.runner, &runner{in, bufio.NewReader(out)})
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		h.runner = append(h.runner, &runner{cmd.Process, in, bufio.NewReader(out)})
 	}
 	return h
 }
@@ -124,6 +126,8 @@ func (h *hosts) start(p int, calls []call) {
 
 func (h *hosts) finish(p int, calls []call) {
 	h.t.Helper()
+	hung := time.AfterFunc(time.Minute, func() { h.runner[p].process.Kill() })
+	defer hung.Stop()
 	for _, c := range calls {
 		if line, err := h.runner[p].out.ReadString('\n'); err != nil {
 			h.t.Fatalf("process %d, %s: %q %v", p, c.kernel, line, err)

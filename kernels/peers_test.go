@@ -196,7 +196,7 @@ func TestOneShotFullAndWrapsOnHost(t *testing.T) {
 	}
 	for i, n := range []int{10, 10, 1000, OneShotBytes / 4, OneShotBytes / 4} {
 		g.used = g.keep
-		g.reduce(g.message(2, 0, n, uint64(i), func(int) int { return 0 }), true, 0, 3*time.Millisecond)
+		g.reduce(g.message(2, 0, n, uint64(i), func(int) int { return 0 }), true, 0, 30*time.Millisecond)
 		g.reduce(g.message(2, 0, 5000, uint64(i), func(int) int { return 4 }), false, 3, 3*time.Millisecond)
 	}
 }
