@@ -233,7 +233,7 @@ func TestMissing(t *testing.T) {
 
 func TestParseJobs(t *testing.T) {
 	states, err := parseJobs(`JobId=7 ArrayJobId=7 ArrayTaskId=1 JobName=x JobState=FAILED Reason=NonZeroExitCode Restarts=2 ExitCode=4:0 NodeList=n[1-2] Command=/a b --c=d StdOut=/tmp/o
-JobId=8 JobState=CANCELLED Reason=None Restarts=0 ExitCode=0:15 NodeList= Command=(null)
+JobId=8 ArrayJobId=7 ArrayTaskId=0 JobState=CANCELLED Reason=None Restarts=0 ExitCode=0:15 NodeList= Command=(null)
 `)
 	if err != nil {
 		t.Fatal(err)
@@ -241,13 +241,13 @@ JobId=8 JobState=CANCELLED Reason=None Restarts=0 ExitCode=0:15 NodeList= Comman
 	if len(states) != 2 {
 		t.Fatalf("%d jobs, want 2", len(states))
 	}
-	a, b := states[0], states[1]
+	b, a := states[0], states[1] // in order of array task
 	if a.ID != "7" || a.ArrayTask != "1" || a.State != "FAILED" || a.ExitCode != 4 || a.Restarts != 2 ||
 		a.NodeList != "n[1-2]" || a.StdOut != "/tmp/o" || a.Fields["Command"] != "/a b" {
-		t.Errorf("first job: %+v", a)
+		t.Errorf("task 1: %+v", a)
 	}
 	if b.State != "CANCELLED" || b.ExitCode != 0 || b.Signal != 15 || !b.Ended() {
-		t.Errorf("second job: %+v", b)
+		t.Errorf("task 0: %+v", b)
 	}
 	for _, bad := range []string{"", "nonsense", "JobId=1 JobState=RUNNING ExitCode=0 Restarts=0"} {
 		if states, err := parseJobs(bad); err == nil {
