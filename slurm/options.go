@@ -36,7 +36,7 @@ func (o Options) withDefaults(kind Kind) Options {
 var (
 	name    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`)
 	names   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*(,[A-Za-z0-9_][A-Za-z0-9_.+-]*)*$`)
-	module  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+/-]*$`)
+	path    = regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_.+/-]*$`)
 	number  = regexp.MustCompile(`^([0-9]+(\.[0-9]+)?|all)$`)
 	address = regexp.MustCompile(`^[A-Za-z0-9_.+-]+(@[A-Za-z0-9_.-]+)?$`)
 )
@@ -89,10 +89,10 @@ func (o Options) validate(kind Kind) error {
 		form   *regexp.Regexp
 		what   string
 	}{
-		{"--module", o.Modules, module, "a module's name"},
+		{"--module", o.Modules, path, "a module's name"},
 		{"--reducers", o.Reducers, name, "a reducer"},
 		{"--bucket-caps", o.BucketCaps, number, "a number of MiB or all"},
-		{"--models", o.Models, name, "a model's name"},
+		{"--models", o.Models, path, "a model's name or a path of a parameter list"},
 	} {
 		for _, v := range list.values {
 			if v == "" {
@@ -125,7 +125,7 @@ func (o Options) validateText(kind Kind) error {
 		if flag == "--out" || flag == "--resume" {
 			return fmt.Errorf("%s: the script sets it, by job and restart", flag)
 		}
-		if kind == Matrix && (flag == "--reducer" || flag == "--bucket-cap-mb" || flag == "--model") {
+		if kind == Matrix && (flag == "--reducer" || flag == "--bucket-cap-mb" || flag == "--model" || flag == "--params") {
 			return fmt.Errorf("%s: the matrix sets it; use --reducers, --bucket-caps, --models", flag)
 		}
 		if kind == Nightly && (flag == "--baseline" || flag == "--save-baseline") {

@@ -161,7 +161,7 @@ func TestResume(t *testing.T) {
 func TestMatrixCells(t *testing.T) {
 	d := newDesk(t)
 	script := render(t, Matrix, Options{
-		Reducers: []string{"fixed", "mpi"}, BucketCaps: []string{"25", "1", "all"}, Models: []string{"a", "b"}, Args: []string{"--steps", "3"},
+		Reducers: []string{"fixed", "mpi"}, BucketCaps: []string{"25", "1", "all"}, Models: []string{"a", "my/list.json"}, Args: []string{"--steps", "3"},
 	})
 	if !strings.Contains(script, "\n#SBATCH --array=0-11\n") {
 		t.Error("no array of 12")
@@ -184,10 +184,10 @@ func TestMatrixCells(t *testing.T) {
 			t.Errorf("cell %d ends with %q", cell, tail)
 		}
 	}
-	for _, model := range []string{"a", "b"} {
+	for _, model := range []string{"--model a", "--params my/list.json"} {
 		for _, cap := range []string{"25", "1", "all"} {
 			for _, reducer := range []string{"fixed", "mpi"} {
-				key := "--model " + model + " --reducer " + reducer + " --bucket-cap-mb " + cap
+				key := model + " --reducer " + reducer + " --bucket-cap-mb " + cap
 				if seen[key] != 1 {
 					t.Errorf("%s: run %d times, want once", key, seen[key])
 				}

@@ -39,7 +39,12 @@ func launcher(all []Facts) Check {
 // world holds the MPI world against what was announced and asked for.
 func world(all []Facts) Check {
 	c := Check{Name: "world", Verdict: OK}
-	asked := func(f Facts) int { return number(f.Env["SLURM_NTASKS"]) }
+	asked := func(f Facts) int {
+		if f.Launcher != "srun" && f.Launcher != "" {
+			return 0 // below mpirun, it may count mpirun's daemons
+		}
+		return number(f.Env["SLURM_NTASKS"])
+	}
 	c.Found = find(all, func(f Facts) string {
 		what := fmt.Sprintf("MPI world of %d", f.Size)
 		if f.Announced > 0 && f.Announced != f.Size {
