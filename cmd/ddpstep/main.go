@@ -28,9 +28,12 @@ func init() { runtime.LockOSThread() }
 // commandLine is the grammar. Each flag has an environment twin,
 // DDPSTEP_FLAG_NAME.
 type commandLine struct {
-	Run   runCmd   `cmd:"" help:"Run the gradient synchronisation and check it: the job."`
-	Plan  planCmd  `cmd:"" help:"Print the buckets, without MPI."`
-	Bench benchCmd `cmd:"" help:"Time the reducers side by side, over message sizes."`
+	Run     runCmd     `cmd:"" help:"Run the gradient synchronisation and check it: the job."`
+	Plan    planCmd    `cmd:"" help:"Print the buckets, without MPI."`
+	Bench   benchCmd   `cmd:"" help:"Time the reducers side by side, over message sizes."`
+	Doctor  doctorCmd  `cmd:"" help:"Say what would be refused or slow here, and what to do."`
+	Compare compareCmd `cmd:"" help:"Hold the digests of a report against those of another or of a baseline."`
+	Slurm   slurmCmd   `cmd:"" help:"Print a job script for sbatch."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }

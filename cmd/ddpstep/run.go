@@ -67,6 +67,9 @@ func (c *runCmd) run(w *job, stdout io.Writer) error {
 	if err := agreeFlags(w, c); err != nil {
 		return err
 	}
+	if err := refuse(w, c.Device); err != nil {
+		return err
+	}
 	in, err := c.openInputs(w.Size())
 	if err := gradsync.Agree(w, err); err != nil {
 		return err
