@@ -116,7 +116,7 @@ func WaitFor(done func() (bool, error), deadline time.Time, poll func() error) e
 		}
 		now := time.Now()
 		if !deadline.IsZero() && now.After(deadline) {
-			return fmt.Errorf("cuda: wait: %w after %v", ErrDeadline, now.Sub(start).Round(time.Millisecond))
+			return fmt.Errorf("%w: not done after %v", ErrDeadline, now.Sub(start).Round(time.Millisecond))
 		}
 		if now.Sub(start) < 100*time.Microsecond {
 			yield() // ranks may share a core
