@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+
+	"github.com/ddpstep/ddpstep/gradsync/plan"
 )
 
 // Exit codes. When ranks fail in different ways, the first of priority decides.
@@ -67,7 +70,13 @@ func (e *AgreedError) Is(target error) bool {
 // Agree is collective: it returns nil on every rank when err is nil on every
 // rank, and otherwise the same error on every rank. A job that calls it after
 // each phase never leaves a rank behind in the next one.
-func Agree(w World, err error) error {
+func Agree(w World, err error) error { return agree(w, err, false) }
+
+// AgreeRoot is Agree for work that rank 0 did alone for all: its failure is
+// reported without naming the rank.
+func AgreeRoot(w World, err error) error { return agree(w, err, true) }
+
+func agree(w World, err error, root bool) error {
 	type outcome struct {
 		Code int    `json:"code"`
 		Text string `json:"text"`
@@ -97,11 +106,56 @@ func Agree(w World, err error) error {
 			if o.Code != code {
 				continue
 			}
-			if same {
+			if same || root {
 				r = -1
 			}
 			return &AgreedError{code, r, o.Text}
 		}
 	}
 	return nil
+}
+
+// AgreePlan is collective: it refuses ranks that planned other messages than
+// rank 0, and names the first parameter that differs. NCCL and MPI would hang
+// on such a difference, or return a wrong tail.
+func AgreePlan(w World, p *plan.Plan) error {
+	digests, err := w.AllgatherBytes([]byte(p.Digest()))
+	if err != nil {
+		return err
+	}
+	odd := -1
+	for r := range digests {
+		if odd < 0 && string(digests[r]) != string(digests[0]) {
+			odd = r
+		}
+	}
+	if odd < 0 {
+		return nil
+	}
+	mine, err := json.Marshal(p.Params)
+	if err != nil {
+		return err
+	}
+	lists, err := w.AllgatherBytes(mine)
+	if err != nil {
+		return err
+	}
+	var first, other []plan.Param
+	if err := errors.Join(json.Unmarshal(lists[0], &first), json.Unmarshal(lists[odd], &other)); err != nil {
+		return err
+	}
+	return &AgreedError{ExitUsage, odd, firstDifference(first, other) + "; give every rank the same parameters"}
+}
+
+func firstDifference(zero, other []plan.Param) string {
+	for i := range min(len(zero), len(other)) {
+		a, b := zero[i], other[i]
+		if a.Name != b.Name || a.DType != b.DType || !slices.Equal(a.Shape, b.Shape) {
+			return fmt.Sprintf("parameter %d is %q %v %v, on rank 0 it is %q %v %v", i, b.Name, b.DType, b.Shape, a.Name, a.DType, a.Shape)
+		}
+	}
+	if len(zero) != len(other) {
+		return fmt.Sprintf("has %d parameters, rank 0 has %d", len(other), len(zero))
+	}
+	return "cuts the same parameters into other buckets than rank 0"
 }

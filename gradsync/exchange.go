@@ -53,8 +53,14 @@ func (x *exchange) chunk() int64 {
 	return max(min(chunkBytes, int64(scratchBytes)/int64(x.cfg.Layout.World)), pageSize) / 64 * 64
 }
 
-func (x *exchange) Name() string      { return "fixed" }
-func (x *exchange) Transport() string { return "mpi" }
+func (x *exchange) Name() string { return "fixed" }
+
+func (x *exchange) Transport() string {
+	if x.cfg.Layout.Procs == 1 {
+		return "none"
+	}
+	return "mpi"
+}
 
 func (x *exchange) Accumulator(t contract.DType) contract.DType { return t.Accumulator() }
 

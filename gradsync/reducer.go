@@ -1,6 +1,8 @@
 package gradsync
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
@@ -35,6 +37,40 @@ type Config struct {
 	Plan     *plan.Plan
 	Average  contract.Average
 	Deadline time.Duration // longest wait for a peer; 0: no limit
+}
+
+// OpenCPU makes a reducer on host memory, collectively. name is "fixed" or
+// "mpi"; transport is "shm", "mpi" or "auto", which takes shared memory where
+// all processes have it in dir. note says why auto did not.
+func OpenCPU(cfg Config, name, transport, dir string) (r Reducer, note string, err error) {
+	switch {
+	case name == "mpi" && transport != "shm":
+		r, err = newLibrary(cfg)
+		return r, "", err
+	case name != "fixed":
+		return nil, "", fmt.Errorf("%w: reducer %q does not run on the CPU over %s; use fixed, or mpi", ErrUsage, name, transport)
+	}
+	oneHost := len(cfg.World.LocalRanks()) == cfg.Layout.Procs
+	if transport == "mpi" || transport == "auto" && (cfg.Layout.Procs == 1 || !oneHost) {
+		r, err = newExchange(cfg)
+		return r, "", err
+	}
+	err = noSharedMemory("the ranks are on several hosts")
+	if oneHost {
+		var s *shared
+		if s, err = newShared(cfg, dir); err == nil {
+			return s, "", nil
+		}
+	}
+	var none noSharedMemory
+	switch {
+	case !errors.As(err, &none):
+		return nil, "", err
+	case transport == "shm":
+		return nil, "", fmt.Errorf("%w: %v; choose another folder with --shm-dir, or use --transport mpi", ErrEnvironment, err)
+	}
+	r, err = newExchange(cfg)
+	return r, string(none) + "; exchanging over MPI instead, which is slower (--shm-dir chooses another folder)", err
 }
 
 // offsets returns where each bucket starts in one logical rank's memory, in

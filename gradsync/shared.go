@@ -50,8 +50,13 @@ type announcement struct {
 	Err   string `json:"err"`
 }
 
+// noSharedMemory says why processes share none. All of them get the same one.
+type noSharedMemory string
+
+func (e noSharedMemory) Error() string { return string(e) }
+
 // newShared sets the shared memory up, collectively. When a process cannot
-// take part, every process gets the same error.
+// take part, every process gets the same noSharedMemory.
 func newShared(cfg Config, dir string) (*shared, error) {
 	s := &shared{cfg: cfg, folders: folders(cfg)}
 	s.at, s.size = offsets(cfg.Plan)
@@ -75,7 +80,7 @@ func newShared(cfg Config, dir string) (*shared, error) {
 	for p, a := range all {
 		switch {
 		case a.Err != "":
-			me.Err = fmt.Sprintf("rank %d: %s", p, a.Err)
+			me.Err = a.Err
 		case p == cfg.Layout.Proc:
 			s.segments = append(s.segments, own)
 			continue
@@ -96,7 +101,7 @@ func newShared(cfg Config, dir string) (*shared, error) {
 	if err == nil {
 		for p, a := range again {
 			if a.Err != "" {
-				err = fmt.Errorf("rank %d: %s", p, a.Err)
+				err = noSharedMemory(fmt.Sprintf("rank %d: %s", p, a.Err))
 				break
 			}
 		}

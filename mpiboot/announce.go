@@ -3,6 +3,7 @@ package mpiboot
 import (
 	"os"
 	"strconv"
+	"strings"
 )
 
 // Announced returns what the launcher's environment variables say about this
@@ -54,14 +55,20 @@ func announced(env lookup) announcement {
 	return announcement{rank: 0, size: 1}
 }
 
+// firstSpecialStep is where Slurm's numbers of steps that srun did not start
+// begin: batch scripts, interactive shells, external steps.
+const firstSpecialStep = 0xfffffff0
+
 // slurmStep reads the step that srun made us a task of. The script of sbatch
 // and the shell of salloc are no such task, though they see SLURM_NTASKS and
-// the script even a SLURM_PROCID; only srun sets SLURM_STEP_ID.
+// the script even a SLURM_PROCID; they have no SLURM_STEP_ID or a special one.
 func slurmStep(env lookup) (announcement, bool) {
-	if _, ok := env("SLURM_STEP_ID"); !ok {
-		if _, ok := env("SLURM_STEPID"); !ok { // its older name
-			return announcement{}, false
-		}
+	id, ok := number(env, "SLURM_STEP_ID")
+	if !ok {
+		id, ok = number(env, "SLURM_STEPID") // its older name
+	}
+	if !ok || id >= firstSpecialStep {
+		return announcement{}, false
 	}
 	rank, ok := number(env, "SLURM_PROCID")
 	if !ok {
@@ -109,7 +116,8 @@ func refuseAlone(env lookup, library string) error {
 	}
 	hint := "this build has no MPI; build with '-tags mpi' (Open MPI) or '-tags mpich'"
 	if library != "" {
-		hint = "this build's " + library + " and the launcher do not match; use that library's own mpirun, or under Slurm an 'srun --mpi=' that it understands ('srun --mpi=list')"
+		short, _, _ := strings.Cut(library, ",")
+		hint = "this build's " + short + " and the launcher do not match; use that library's own mpirun, or under Slurm an 'srun --mpi=' that it understands ('srun --mpi=list')"
 	}
 	return &RefusedError{Launcher: a.launcher, Tasks: a.size, Hint: hint}
 }

@@ -324,29 +324,31 @@ int bridge_allreduce(uintptr_t buf, int64_t count, int elem, int64_t piece)
 
 // ---- the roll call: an empty message from each rank to each other
 
-void bridge_here(void)
+int bridge_here(void)
 {
 	static int said;
-	if (said || !owner)
-		return;
+	OWN_THREAD();
+	if (said)
+		return 0;
 	said = 1;
 	for (int r = 0; r < world_size; r++) {
 		MPI_Request sent;
 		if (r != world_rank && MPI_Isend(NULL, 0, MPI_BYTE, r, 0, roll, &sent) == MPI_SUCCESS)
 			MPI_Request_free(&sent);
 	}
+	return 0;
 }
 
-void bridge_heard(uint8_t *heard)
+int bridge_heard(uint8_t *heard)
 {
 	MPI_Status from;
 	int found = 0;
-	if (!owner)
-		return;
+	OWN_THREAD();
 	// Errors are what a roll call expects: who is not heard is missing.
 	while (MPI_Iprobe(MPI_ANY_SOURCE, 0, roll, &found, &from) == MPI_SUCCESS && found) {
 		if (MPI_Recv(NULL, 0, MPI_BYTE, from.MPI_SOURCE, 0, roll, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-			return;
+			break;
 		heard[from.MPI_SOURCE] = 1;
 	}
+	return 0;
 }

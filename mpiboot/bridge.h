@@ -40,8 +40,8 @@ int bridge_poll(int64_t ns, int *done, bridge_mismatch *wrong);
 int bridge_probe(int peer, int tag, int64_t ns, int *found);
 int bridge_allreduce(uintptr_t buf, int64_t count, int elem, int64_t piece);
 
-void bridge_here(void);
-void bridge_heard(uint8_t *heard);
+int bridge_here(void);
+int bridge_heard(uint8_t *heard);
 int bridge_may_abort(void);
 void bridge_abort(int code);
 int bridge_finalize(void);

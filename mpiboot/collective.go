@@ -17,9 +17,14 @@ const (
 	tagBytes
 )
 
-// pieceBytes is the longest message handed to MPI, whose counts are ints.
-// Ranks must agree on it; tests lower it.
-var pieceBytes = 1 << 30
+// pieceBytes is the longest message, and pieceElems the most elements of a
+// sum, handed to MPI at once, 1 GiB both: its counts are ints, and so are the
+// byte counts within some libraries. Ranks must agree on them; tests lower
+// them.
+var (
+	pieceBytes = 1 << 30
+	pieceElems = 1 << 27
+)
 
 // Barrier returns when every rank has called it.
 func (w *World) Barrier() error {

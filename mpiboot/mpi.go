@@ -14,14 +14,13 @@ import (
 	"unsafe"
 )
 
-// pieceElems is the most elements in one MPI_Allreduce.
-var pieceElems = 1 << 30
-
 // mpi is the link over the bridge.
 type mpi struct {
 	rank     int
 	pins     *runtime.Pinner
 	messages []C.bridge_message // reused, so that an exchange allocates nothing
+	done     C.int              // results of a poll; here for the same reason
+	wrong    C.bridge_mismatch
 	here     []C.uint8_t
 	present  []bool
 }
@@ -110,13 +109,11 @@ func (m *mpi) add(peers []int, bufs [][]byte, isSend C.int32_t) {
 }
 
 func (m *mpi) poll(d time.Duration) (bool, error) {
-	var done C.int
-	var wrong C.bridge_mismatch
-	code := C.bridge_poll(C.int64_t(d), &done, &wrong)
+	code := C.bridge_poll(C.int64_t(d), &m.done, &m.wrong)
 	if code == C.BRIDGE_SIZE {
-		return false, &SizeError{Peer: int(wrong.peer), Got: int64(wrong.got), Want: int64(wrong.want)}
+		return false, &SizeError{Peer: int(m.wrong.peer), Got: int64(m.wrong.got), Want: int64(m.wrong.want)}
 	}
-	if err := check(code); err != nil || done == 0 {
+	if err := check(code); err != nil || m.done == 0 {
 		return false, err
 	}
 	m.pins.Unpin()
@@ -134,10 +131,13 @@ func (m *mpi) allreduce(buf []byte, t elem) error {
 	return check(C.bridge_allreduce(m.pin(buf), C.int64_t(len(buf)/t.bytes()), C.int(t), C.int64_t(pieceElems)))
 }
 
-func (m *mpi) callHere() { C.bridge_here() }
+// callHere and heard leave out MPI's errors: a roll call is taken when
+// something is broken, and who cannot be reached is missing. What check still
+// finds is a call from a wrong thread.
+func (m *mpi) callHere() { check(C.bridge_here()) }
 
 func (m *mpi) heard() []bool {
-	C.bridge_heard(&m.here[0])
+	check(C.bridge_heard(&m.here[0]))
 	for r, h := range m.here {
 		m.present[r] = h != 0
 	}

@@ -70,13 +70,13 @@ const (
 	// deadline and answers roll calls.
 	pollSlice = 100 * time.Millisecond
 
-	// rollWait is how long an overrun call waits for the others' answers.
-	// They come within a pollSlice from every rank that is in a call here.
-	rollWait = 2 * time.Second
-
 	// abortGrace is how long MPI_Abort may take to end the process.
 	abortGrace = 3 * time.Second
 )
+
+// rollWait is how long an overrun call waits for the others' answers. They
+// come within a pollSlice from every rank that is in a call here.
+var rollWait = 2 * time.Second
 
 var initialised atomic.Bool
 

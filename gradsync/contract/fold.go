@@ -25,6 +25,8 @@ type Folder struct {
 	tmp32   []float32
 	acc64   []float64
 	tmp64   []float64
+	zeros32 []float32 // −0
+	zeros64 []float64
 }
 
 // NewFolder returns a Folder for sums of world addends of dtype t. It panics
@@ -43,9 +45,17 @@ func NewFolder(t DType, a Average, world int) *Folder {
 	if t.Accumulator() == Float64 {
 		f.acc64 = make([]float64, BlockElements)
 		f.tmp64 = make([]float64, BlockElements)
+		f.zeros64 = make([]float64, BlockElements)
+		for i := range f.zeros64 {
+			f.zeros64[i] = math.Copysign(0, -1)
+		}
 	} else {
 		f.acc32 = make([]float32, BlockElements)
 		f.tmp32 = make([]float32, BlockElements)
+		f.zeros32 = make([]float32, BlockElements)
+		for i := range f.zeros32 {
+			f.zeros32[i] = float32(math.Copysign(0, -1))
+		}
 	}
 	return f
 }
@@ -146,35 +156,43 @@ func (f *Folder) widen(dst []float32, x []uint16) {
 }
 
 // store32 averages the accumulators and writes them, NaN canonical.
+//
+// The mean is Axpy onto −0: x·scale is rounded once, and adding −0 changes no
+// number and no sign of zero, so this is a vectorised multiplication.
 func (f *Folder) store32(dst, acc []float32) {
-	dst = dst[:len(acc)]
-	scale := float32(1)
+	n := len(acc)
+	vec := func(x []float32) blas32.Vector { return blas32.Vector{N: n, Data: x, Inc: 1} }
 	if f.average == Mean {
-		scale = float32(f.scale)
+		copy(dst, f.zeros32[:n])
+		blas32.Axpy(float32(f.scale), vec(acc), vec(dst))
+	} else {
+		copy(dst, acc)
 	}
-	nan := math.Float32frombits(uint32(Float32.NaN()))
-	for i, v := range acc {
-		v = float32(v * scale) // by 1 it is exact
-		if v != v {
-			v = nan
+	// A sum of squares is NaN exactly when one of them is.
+	if sum := blas32.Dot(vec(dst), vec(dst)); sum != sum {
+		for i, v := range dst {
+			if v != v {
+				dst[i] = math.Float32frombits(uint32(Float32.NaN()))
+			}
 		}
-		dst[i] = v
 	}
 }
 
 func (f *Folder) store64(dst, acc []float64) {
-	dst = dst[:len(acc)]
-	scale := 1.0
+	n := len(acc)
+	vec := func(x []float64) blas64.Vector { return blas64.Vector{N: n, Data: x, Inc: 1} }
 	if f.average == Mean {
-		scale = f.scale
+		copy(dst, f.zeros64[:n])
+		blas64.Axpy(f.scale, vec(acc), vec(dst))
+	} else {
+		copy(dst, acc)
 	}
-	nan := Float64.Widen(Float64.NaN())
-	for i, v := range acc {
-		v = float64(v * scale)
-		if v != v {
-			v = nan
+	if sum := blas64.Dot(vec(dst), vec(dst)); sum != sum {
+		for i, v := range dst {
+			if v != v {
+				dst[i] = math.Float64frombits(Float64.NaN())
+			}
 		}
-		dst[i] = v
 	}
 }
 

@@ -183,7 +183,7 @@ func (h *header) gradients(skip func(name string)) (List, error) {
 	for _, t := range h.tensors {
 		d, ok := gradientDType(t.dtype)
 		if ok {
-			l = append(l, Param{t.name, d, t.shape})
+			l = append(l, Param{Name: t.name, DType: d, Shape: t.shape})
 		} else if skip != nil {
 			skip(t.name)
 		} else {

@@ -8,7 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/ddpstep/ddpstep/gradsync/contract"
 )
+
+// param is a parameter; without dimensions it is a scalar.
+func param(name string, d contract.DType, shape ...int64) Param {
+	return Param{Name: name, DType: d, Shape: append([]int64{}, shape...)}
+}
 
 // raw is a safetensors file with the given header and data bytes.
 func raw(header string, data int) []byte {

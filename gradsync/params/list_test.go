@@ -50,7 +50,7 @@ func TestReadList(t *testing.T) {
 		{"shape": [10, 128], "name": "w"}, {"name": "b", "dtype": "float16", "shape": []}, {"name": "e", "shape": [0]}
 	], "dtype": "bfloat16"}`))
 	got, err := ReadList(path)
-	want := List{{"w", contract.BFloat16, []int64{10, 128}}, {"b", contract.Float16, []int64{}}, {"e", contract.BFloat16, []int64{0}}}
+	want := List{param("w", contract.BFloat16, 10, 128), param("b", contract.Float16), param("e", contract.BFloat16, 0)}
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Error(err, d)
 	}
@@ -111,16 +111,16 @@ func TestValidate(t *testing.T) {
 		p    Param
 		want string
 	}{
-		{Param{"a\xff", contract.Float32, []int64{1}}, `tensor "a\xff": the name is not valid UTF-8; rename the parameter`},
-		{Param{"a", 0, []int64{1}}, `tensor "a": no dtype; use float16, bfloat16, float32 or float64`},
-		{Param{"a", 9, []int64{1}}, `tensor "a": no dtype; use float16, bfloat16, float32 or float64`},
-		{Param{"a", contract.Float32, []int64{0, -1}}, `tensor "a": shape [0 -1] has a negative dimension; dimensions count elements`},
+		{param("a\xff", contract.Float32, 1), `tensor "a\xff": the name is not valid UTF-8; rename the parameter`},
+		{param("a", 0, 1), `tensor "a": no dtype; use float16, bfloat16, float32 or float64`},
+		{param("a", 9, 1), `tensor "a": no dtype; use float16, bfloat16, float32 or float64`},
+		{param("a", contract.Float32, 0, -1), `tensor "a": shape [0 -1] has a negative dimension; dimensions count elements`},
 	} {
 		wantError(t, List{c.p}.Validate(), "", c.want)
 	}
 	for _, shape := range [][]int64{nil, {}, {1}, {math.MaxInt64 / 8}, {1 << 30, 1<<30 - 1}} {
-		p := Param{"a", contract.Float64, shape}
-		if err := (List{p, {"empty", contract.Float64, []int64{1, 0}}}).Validate(); err != nil {
+		p := param("a", contract.Float64, shape...)
+		if err := (List{p, param("empty", contract.Float64, 1, 0)}).Validate(); err != nil {
 			t.Error(shape, err)
 		}
 		if p.Bytes() <= 0 {

@@ -50,17 +50,21 @@ func NewBaseline(r *Report) *Baseline {
 func ReadBaseline(path string) (*Baseline, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		var pe *fs.PathError
-		if errors.As(err, &pe) {
-			err = pe.Err
-		}
-		return nil, fmt.Errorf("%s: cannot be read: %v", path, err)
+		return nil, readError(path, err)
 	}
 	b, err := parseBaseline(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: no baseline: %w; make one with --save-baseline", path, err)
 	}
 	return b, nil
+}
+
+func readError(path string, err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return fmt.Errorf("%s: cannot be read: %v", path, err)
 }
 
 func parseBaseline(raw []byte) (*Baseline, error) {

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ddpstep/ddpstep/gradsync"
+	"github.com/ddpstep/ddpstep/gradsync/contract"
+	"github.com/ddpstep/ddpstep/gradsync/plan"
+	"github.com/ddpstep/ddpstep/gradsync/report"
+	"github.com/ddpstep/ddpstep/gradsync/values"
+)
+
+type benchCmd struct {
+	MinBytes byteSize      `short:"b" default:"4K" placeholder:"SIZE" help:"Smallest message (${default}); K, M and G are powers of 1024."`
+	MaxBytes byteSize      `short:"e" default:"64M" placeholder:"SIZE" help:"Largest message (${default})."`
+	Factor   int           `short:"f" default:"4" placeholder:"N" help:"From one size to the next (${default})."`
+	DType    []string      `name:"dtype" default:"float32" placeholder:"T,…" help:"Element types (${default})."`
+	Reducers []string      `default:"fixed,mpi" placeholder:"R,…" help:"Reducers side by side (${default}); fixed:shm or fixed:mpi forces a transport."`
+	Repeats  int           `short:"n" default:"9" placeholder:"N" help:"Measurements of each, of which the median counts (${default})."`
+	Deadline time.Duration `default:"5m" placeholder:"T" help:"Longest wait for a peer (${default})."`
+	ShmDir   string        `default:"/dev/shm" placeholder:"DIR" help:"Memory file system for shared buckets (${default})."`
+	JSON     bool          `name:"json" help:"Print JSON."`
+}
+
+// Help is shown by ddpstep bench --help.
+func (*benchCmd) Help() string {
+	return `Every reducer sums the same messages in turn, in place, back to back, and its answer is checked first. Times are
+of the slowest rank; bandwidths are those of nccl-tests; the last columns are times the speed of the last reducer.
+
+  mpirun -np 4 ddpstep bench --dtype float32,float64`
+}
+
+// byteSize is a number of bytes, written with K, M or G as nccl-tests does.
+type byteSize int64
+
+// UnmarshalText reads 4096, 4K, 64M or 1G.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	digits, unit := string(text), int64(1)
+	if i := strings.IndexAny(digits, "KMG"); i >= 0 && i == len(digits)-1 {
+		unit = 1 << (10 * (strings.IndexByte("KMG", digits[i]) + 1))
+		digits = digits[:i]
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 1 || n > (1<<40)/unit {
+		return fmt.Errorf("%q is no size; write 4096, 4K, 64M or 1G", text)
+	}
+	*b = byteSize(n * unit)
+	return nil
+}
+
+// Validate is called by kong after parsing.
+func (c *benchCmd) Validate() error {
+	switch {
+	case c.MinBytes > c.MaxBytes:
+		return errors.New("--min-bytes is above --max-bytes")
+	case c.Factor < 2:
+		return fmt.Errorf("--factor %d: must be at least 2", c.Factor)
+	case c.Repeats < 1:
+		return fmt.Errorf("--repeats %d: must be at least 1", c.Repeats)
+	case c.Deadline <= 0:
+		return fmt.Errorf("--deadline %v: must be positive", c.Deadline)
+	}
+	for _, t := range c.DType {
+		if _, err := contract.ParseDType(t); err != nil {
+			return fmt.Errorf("--dtype: %w", err)
+		}
+	}
+	known := []string{"fixed", "fixed:shm", "fixed:mpi", "mpi"}
+	for _, r := range c.Reducers {
+		if !slices.Contains(known, r) {
+			return fmt.Errorf("--reducers: unknown %q; use %s", r, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// benchRow is one message size.
+type benchRow struct {
+	Bytes    int64          `json:"bytes"`
+	Elements int64          `json:"elements"`
+	DType    contract.DType `json:"dtype"`
+	Results  []benchResult  `json:"results"`
+}
+
+// benchResult is one reducer's figures for it.
+type benchResult struct {
+	Reducer string       `json:"reducer"`
+	Seconds report.Times `json:"seconds"`
+	AlgBW   float64      `json:"algbw_gb_s"`
+	BusBW   float64      `json:"busbw_gb_s"`
+	Wrong   int64        `json:"wrong"` // elements that the check refused
+}
+
+func (c *benchCmd) main(stdout, stderr io.Writer) int {
+	w, code := start(c.Deadline, stderr)
+	if w == nil {
+		return code
+	}
+	return w.finish(c.run(w, stdout))
+}
+
+func (c *benchCmd) run(w *job, stdout io.Writer) error {
+	if w.Rank() != 0 {
+		stdout = io.Discard
+	}
+	rows := []benchRow{}
+	wrong := int64(0)
+	for _, name := range c.DType {
+		t, err := contract.ParseDType(name)
+		if err != nil {
+			return err
+		}
+		if !c.JSON {
+			c.header(w, stdout)
+		}
+		for size := int64(c.MinBytes); size <= int64(c.MaxBytes); size *= int64(c.Factor) {
+			row, err := c.measure(w, t, size)
+			if err != nil {
+				return err
+			}
+			rows = append(rows, *row)
+			for _, r := range row.Results {
+				wrong += r.Wrong
+			}
+			if !c.JSON {
+				row.print(stdout)
+			}
+		}
+	}
+	if c.JSON {
+		text, err := report.Encode(struct {
+			MPI       string     `json:"mpi"`
+			Processes int        `json:"processes"`
+			Rows      []benchRow `json:"rows"`
+		}{mpiName(w.Library()), w.Size(), rows})
+		if err != nil {
+			return err
+		}
+		if _, err := stdout.Write(text); err != nil {
+			return err
+		}
+	}
+	if wrong > 0 {
+		return &gradsync.AgreedError{Code: gradsync.ExitNumbers, Rank: -1, Text: fmt.Sprintf("%d wrong elements: the times above are of wrong answers", wrong)}
+	}
+	return nil
+}
+
+// measure times every reducer on one message size, in turn, so that a slow
+// moment of the machine meets all of them.
+func (c *benchCmd) measure(w *job, t contract.DType, size int64) (*benchRow, error) {
+	n := max(size/int64(t.Size()), 1)
+	params := []plan.Param{{Name: "message", DType: t, Shape: []int64{n}}}
+	p, err := plan.New(params, plan.All)
+	if err != nil {
+		return nil, err
+	}
+	layout, err := gradsync.NewLayout(w.Size(), w.Size(), w.Rank())
+	if err != nil {
+		return nil, err
+	}
+	// Without an average, so that MPI_Allreduce is timed alone.
+	cfg := gradsync.Config{World: w, Layout: layout, Plan: p, Average: contract.None, Deadline: c.Deadline}
+	row := &benchRow{Bytes: n * int64(t.Size()), Elements: n, DType: t}
+	var reducers []gradsync.Reducer
+	defer func() {
+		for _, r := range reducers {
+			r.Close()
+		}
+	}()
+	for _, spec := range c.Reducers {
+		name, transport, forced := strings.Cut(spec, ":")
+		if !forced {
+			transport = "auto"
+		}
+		r, _, err := gradsync.OpenCPU(cfg, name, transport, c.ShmDir)
+		if err := gradsync.Agree(w, err); err != nil {
+			return nil, err
+		}
+		reducers = append(reducers, r)
+		job := &gradsync.Job{Config: cfg, Reducer: r, Source: &gradsync.Generated{Params: params, Seed: 1, Set: values.Wide}}
+		s, err := job.Run(0)
+		if err != nil {
+			return nil, err
+		}
+		bad := s.Found.Beyond
+		if s.ReferenceEqual != nil {
+			bad += s.Found.Differ
+		}
+		row.Results = append(row.Results, benchResult{Reducer: spec, Wrong: bad})
+	}
+	iters := int(min(max((32<<20)/row.Bytes, 4), 400))
+	samples := make([][]float64, len(reducers))
+	for range c.Repeats + 1 { // the first warms up
+		for i, r := range reducers {
+			s, err := timeLoop(w, r, iters)
+			if err != nil {
+				return nil, err
+			}
+			samples[i] = append(samples[i], s)
+		}
+	}
+	for i := range row.Results {
+		res := &row.Results[i]
+		res.Seconds = report.Summarize(samples[i][1:])
+		res.AlgBW, res.BusBW = report.Bandwidth(row.Bytes, res.Seconds.P50, w.Size())
+	}
+	return row, nil
+}
+
+// timeLoop reduces iters times and returns the slowest rank's seconds for one.
+func timeLoop(w *job, r gradsync.Reducer, iters int) (float64, error) {
+	if err := w.Barrier(); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	for range iters {
+		if err := r.Reduce(0); err != nil {
+			return 0, err
+		}
+	}
+	mine, err := json.Marshal(time.Since(begin).Seconds() / float64(iters))
+	if err != nil {
+		return 0, err
+	}
+	all, err := w.AllgatherBytes(mine)
+	if err != nil {
+		return 0, err
+	}
+	slowest := 0.0
+	for _, text := range all {
+		var s float64
+		if err := json.Unmarshal(text, &s); err != nil {
+			return 0, err
+		}
+		slowest = max(slowest, s)
+	}
+	return slowest, nil
+}
+
+func (c *benchCmd) header(w *job, out io.Writer) {
+	fmt.Fprintf(out, "# all-reduce in place, %s, %s, median of %d\n", mpiName(w.Library()), plural(w.Size(), "process"), c.Repeats)
+	fmt.Fprintf(out, "%12s %8s", "bytes", "dtype")
+	for _, r := range c.Reducers {
+		fmt.Fprintf(out, " | %9s µs %7s %7s %5s", r, "algbw", "busbw", "wrong")
+	}
+	for _, r := range c.Reducers[:len(c.Reducers)-1] {
+		fmt.Fprintf(out, " | %s", speedup(r))
+	}
+	fmt.Fprintln(out)
+}
+
+func speedup(reducer string) string { return reducer + " ×" }
+
+func (row *benchRow) print(out io.Writer) {
+	fmt.Fprintf(out, "%12d %8v", row.Bytes, row.DType)
+	for _, r := range row.Results {
+		fmt.Fprintf(out, " | %12.2f %7.2f %7.2f %5d", r.Seconds.P50*1e6, r.AlgBW, r.BusBW, r.Wrong)
+	}
+	last := row.Results[len(row.Results)-1].Seconds.P50
+	for _, r := range row.Results[:len(row.Results)-1] {
+		fmt.Fprintf(out, " | %*.2f", len([]rune(speedup(r.Reducer))), last/r.Seconds.P50)
+	}
+	fmt.Fprintln(out)
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/ddpstep/ddpstep/gradsync"
+	"github.com/ddpstep/ddpstep/gradsync/preflight"
+	"github.com/ddpstep/ddpstep/gradsync/report"
+	"github.com/ddpstep/ddpstep/mpiboot"
+)
+
+type doctorCmd struct {
+	Device   string        `default:"auto" enum:"auto,cpu,gpu" help:"What the job is to run on: auto (default), cpu or gpu."`
+	Deadline time.Duration `default:"1m" placeholder:"T" help:"Longest wait for a peer (${default})."`
+	JSON     bool          `name:"json" help:"Print JSON."`
+	Out      string        `placeholder:"FILE" help:"Write the JSON to a file."`
+}
+
+// Help is shown by ddpstep doctor --help.
+func (*doctorCmd) Help() string {
+	return `Looks at the environment of a job, one line a check, and says what to do. Start it as the job will be started;
+exit code 6 means that ddpstep run would refuse.
+
+  srun --mpi=pmix -N 2 --ntasks-per-node=8 --gpus-per-node=8 ddpstep doctor`
+}
+
+// Validate is called by kong after parsing.
+func (c *doctorCmd) Validate() error {
+	if c.Deadline <= 0 {
+		return fmt.Errorf("--deadline %v: must be positive", c.Deadline)
+	}
+	return nil
+}
+
+func (c *doctorCmd) main(stdout, stderr io.Writer) int {
+	j := &job{stderr: stderr}
+	w, err := mpiboot.Init(mpiboot.Options{Deadline: c.Deadline, Stuck: j.stuck})
+	var refused *mpiboot.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return c.alone(stdout, stderr, refused)
+	case err != nil:
+		fmt.Fprintf(stderr, "ddpstep: %s: %v\n", j.place(), err)
+		return exitCode(err)
+	}
+	j.World = w
+	checks, err := examine(j, c.Device)
+	if err == nil {
+		if j.Rank() == 0 {
+			err = c.print(stdout, checks)
+		}
+		err = gradsync.AgreeRoot(j, err)
+	}
+	if err == nil && preflight.Worst(checks) == preflight.Refuse {
+		// Printed above: leave without another word.
+		j.stderr = io.Discard
+		err = &gradsync.AgreedError{Code: gradsync.ExitEnvironment, Rank: -1, Text: "refused"}
+	}
+	return j.finish(err)
+}
+
+// alone reports what can be seen without a world, which mpiboot has refused:
+// every task would say the same, so the first one speaks.
+func (c *doctorCmd) alone(stdout, stderr io.Writer, refused *mpiboot.RefusedError) int {
+	if rank, _, _, _ := mpiboot.Announced(); rank == 0 {
+		f := observe()
+		f.Size, f.Local = 1, []int{0}
+		checks := preflight.Judge([]preflight.Facts{f}, c.Device)
+		for i := range checks {
+			if checks[i].Verdict == preflight.Refuse {
+				checks[i].Advice = refused.Hint // it knows more
+			}
+		}
+		if err := c.print(stdout, checks); err != nil {
+			fmt.Fprintln(stderr, "ddpstep:", err)
+			return exitCode(err)
+		}
+	}
+	return gradsync.ExitEnvironment
+}
+
+// observe is preflight.Observe and what the launcher says.
+func observe() preflight.Facts {
+	f := preflight.Observe(os.LookupEnv)
+	f.Version = version
+	f.Host, _ = os.Hostname()
+	if _, size, launcher, ok := mpiboot.Announced(); ok {
+		f.Launcher, f.Announced = launcher, size
+	}
+	return f
+}
+
+// examine gathers the facts of all ranks and judges them, collectively.
+func examine(w *job, device string) ([]preflight.Check, error) {
+	f := observe()
+	f.Rank, f.Size, f.Host, f.Local, f.Library = w.Rank(), w.Size(), w.Host(), w.LocalRanks(), mpiName(w.Library())
+	raw, err := json.Marshal(f)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := w.AllgatherBytes(raw)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]preflight.Facts, len(texts))
+	for r, t := range texts {
+		if err := json.Unmarshal(t, &all[r]); err != nil {
+			return nil, fmt.Errorf("rank %d described its environment as %q: %w", r, t, err)
+		}
+	}
+	return preflight.Judge(all, device), nil
+}
+
+// refuse fails, on every rank alike, when the job must not run here. doctor
+// shows the other checks.
+func refuse(w *job, device string) error {
+	checks, err := examine(w, device)
+	if err != nil {
+		return err
+	}
+	if err := preflight.Refused(checks); err != nil {
+		return &gradsync.AgreedError{Code: gradsync.ExitEnvironment, Rank: -1, Text: err.Error() + "; see ddpstep doctor"}
+	}
+	return nil
+}
+
+// doctorReport is what --json prints.
+type doctorReport struct {
+	Format  string            `json:"format"`
+	Verdict preflight.Verdict `json:"verdict"` // the worst of all checks
+	Checks  []preflight.Check `json:"checks"`
+}
+
+func (c *doctorCmd) print(stdout io.Writer, checks []preflight.Check) error {
+	text, err := report.Encode(doctorReport{"ddpstep-doctor/1", preflight.Worst(checks), checks})
+	if err != nil {
+		return err
+	}
+	if c.Out != "" {
+		if err := report.WriteFile(c.Out, text); err != nil {
+			return usage(err)
+		}
+	}
+	if c.JSON {
+		_, err = stdout.Write(text)
+		return err
+	}
+	for _, check := range checks {
+		if _, err := fmt.Fprintln(stdout, check); err != nil {
+			return err
+		}
+	}
+	return nil
+}

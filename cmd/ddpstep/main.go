@@ -1,0 +1,92 @@
+// Command ddpstep runs the gradient synchronisation of data-parallel training
+// as a batch job and says, by its exit code and one report, whether it still
+// gives the same bits, right numbers and full speed.
+//
+// This package parses, validates, wires and reports; the work is done in
+// gradsync. The main goroutine stays on the main OS thread: MPI and CUDA are
+// called from there alone.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ddpstep/ddpstep/gradsync"
+	"github.com/ddpstep/ddpstep/mpiboot"
+)
+
+// version is set by the linker: -X main.version=v1.2.3.
+var version = "devel"
+
+func init() { runtime.LockOSThread() }
+
+// commandLine is the grammar. Each flag has an environment twin,
+// DDPSTEP_FLAG_NAME.
+type commandLine struct {
+	Run     runCmd     `cmd:"" help:"Run the gradient synchronisation and check it: the job."`
+	Plan    planCmd    `cmd:"" help:"Print the buckets, without MPI."`
+	Bench   benchCmd   `cmd:"" help:"Time the reducers side by side, over message sizes."`
+	Doctor  doctorCmd  `cmd:"" help:"Say what would be refused or slow here, and what to do."`
+	Compare compareCmd `cmd:"" help:"Hold the digests of a report against those of another or of a baseline."`
+	Slurm   slurmCmd   `cmd:"" help:"Print a job script for sbatch."`
+
+	Version kong.VersionFlag `help:"Print the version and exit."`
+}
+
+const description = `Checks the gradient synchronisation of data-parallel training: same bits, right numbers, full speed.
+
+Start it with a launcher, one process for each rank:
+
+  mpirun -np 4 ddpstep run --grads 'grads/rank{rank}.safetensors'
+
+Exit codes: 0 all verdicts hold, 1 internal error, 2 bad usage or input, 3 wrong numbers, 4 differs from the baseline, 5 non-finite gradients, 6 environment refused, 7 deadline passed or a peer was lost, 8 slower than the floor.
+Every flag can be set by the environment: --bucket-cap-mb by DDPSTEP_BUCKET_CAP_MB.`
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run is main without the process: it returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	if rank, _, _, ok := mpiboot.Announced(); ok && rank > 0 {
+		// Every rank parses the same line; one says what is wrong with it.
+		stdout, stderr = io.Discard, io.Discard
+	}
+	var cli commandLine
+	done := -1
+	parser, err := kong.New(&cli,
+		kong.Name("ddpstep"),
+		kong.Description(description),
+		kong.DefaultEnvars("DDPSTEP"),
+		kong.Vars{"version": version},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { done = code }),
+	)
+	if err != nil {
+		fmt.Fprintln(stderr, "ddpstep:", err)
+		return gradsync.ExitInternal
+	}
+	ctx, err := parser.Parse(args)
+	if done >= 0 { // --help or --version
+		return done
+	}
+	if err != nil {
+		hint := "ddpstep --help"
+		var parse *kong.ParseError
+		if errors.As(err, &parse) && parse.Context.Command() != "" {
+			hint = "ddpstep " + parse.Context.Command() + " --help"
+		}
+		fmt.Fprintf(stderr, "ddpstep: %v; see %s\n", err, hint)
+		return gradsync.ExitUsage
+	}
+	return ctx.Selected().Target.Addr().Interface().(command).main(stdout, os.Stderr)
+}
+
+// A command does its work and returns the exit code.
+type command interface {
+	main(stdout, stderr io.Writer) int
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/ddpstep/ddpstep/gradsync"
+	"github.com/ddpstep/ddpstep/gradsync/contract"
+	"github.com/ddpstep/ddpstep/gradsync/plan"
+	"github.com/ddpstep/ddpstep/gradsync/report"
+)
+
+type runCmd struct {
+	gradFlags      `group:"Gradients"`
+	reduceFlags    `group:"Reduction"`
+	bucketFlags    `group:"Reduction"`
+	Steps          int    `default:"1" placeholder:"N" help:"Counted steps (${default})." group:"Steps and checks"`
+	Warmup         int    `default:"0" placeholder:"N" help:"Steps before them, not counted (${default})." group:"Steps and checks"`
+	Check          string `default:"full" placeholder:"HOW" help:"Elements held against the reference: full (default), sample or off." group:"Steps and checks"`
+	AllowNonfinite bool   `help:"Go on when a gradient is infinite or NaN." group:"Steps and checks"`
+	outputFlags    `group:"Output"`
+
+	baseline *report.Baseline // read once, on rank 0
+}
+
+// Help is shown by ddpstep run --help.
+func (*runCmd) Help() string {
+	return `  mpirun -np 4 ddpstep run --grads 'grads/rank{rank}.safetensors' --out report.json
+  srun -n 8 --mpi=pmix ddpstep run --model gpt2 --steps 20 --baseline good.json`
+}
+
+// Validate is called by kong after parsing, before any file is opened.
+func (c *runCmd) Validate() error {
+	if err := c.gradFlags.validate(); err != nil {
+		return err
+	}
+	if err := c.reduceFlags.validate(); err != nil {
+		return err
+	}
+	if c.Steps < 1 {
+		return fmt.Errorf("--steps %d: must be at least 1", c.Steps)
+	}
+	if c.Warmup < 0 {
+		return fmt.Errorf("--warmup %d: must not be negative", c.Warmup)
+	}
+	if _, err := gradsync.ParseCheckMode(c.Check); err != nil {
+		return fmt.Errorf("--check: %w", err)
+	}
+	return c.outputFlags.validate()
+}
+
+func (c *runCmd) main(stdout, stderr io.Writer) int {
+	w, code := start(c.Deadline, stderr)
+	if w == nil {
+		return code
+	}
+	w.watchSignals()
+	return w.finish(c.run(w, stdout))
+}
+
+// run does the job. Each phase ends in agreement, so that no rank goes on
+// alone; only rank 0 writes.
+func (c *runCmd) run(w *job, stdout io.Writer) error {
+	rep := newReport(w, c)
+	if err := agreeFlags(w, c); err != nil {
+		return err
+	}
+	if err := refuse(w, c.Device); err != nil {
+		return err
+	}
+	in, err := c.openInputs(w.Size())
+	if err := gradsync.Agree(w, err); err != nil {
+		return err
+	}
+	defer in.close()
+	job, err := c.prepare(w, in, rep)
+	if err != nil {
+		return err
+	}
+	defer job.Reducer.Close()
+
+	history, err := c.openHistory(w, job)
+	if err != nil {
+		return err
+	}
+	defer history.close()
+	if err := c.steps(w, job, history); err != nil {
+		return err
+	}
+	verdict := history.finish(rep, c.Steps)
+	verdict = c.compareBaseline(w, rep, verdict)
+	if err := c.write(w, job, rep, verdict, stdout); err != nil {
+		return err
+	}
+	return verdict
+}
+
+// agreeFlags refuses ranks that were started with different flags.
+func agreeFlags(w *job, c *runCmd) error {
+	mine, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	all, err := w.AllgatherBytes(mine)
+	if err != nil {
+		return err
+	}
+	for r, theirs := range all {
+		if string(theirs) != string(all[0]) {
+			return &gradsync.AgreedError{Code: gradsync.ExitUsage, Rank: r, Text: "was started with other flags or DDPSTEP_ variables than rank 0; start all ranks alike"}
+		}
+	}
+	return nil
+}
+
+// prepare plans the buckets and sets the reducer up.
+func (c *runCmd) prepare(w *job, in *inputs, rep *report.Report) (*gradsync.Job, error) {
+	job := &gradsync.Job{Source: in.source, AllowNonFinite: c.AllowNonfinite, Interrupted: w.interrupted.Load}
+	err := func() (err error) {
+		if job.Layout, err = gradsync.NewLayout(in.world, w.Size(), w.Rank()); err != nil {
+			return err
+		}
+		if job.Average, err = contract.ParseAverage(c.Average); err != nil {
+			return usage(err)
+		}
+		if job.Check, err = gradsync.ParseCheckMode(c.Check); err != nil {
+			return usage(err)
+		}
+		if job.Plan, err = plan.New(in.params, c.caps()...); err != nil {
+			return usage(err)
+		}
+		if w.Rank() == 0 {
+			return c.checkWritable()
+		}
+		return nil
+	}()
+	if err := gradsync.Agree(w, err); err != nil {
+		return nil, err
+	}
+	if err := gradsync.AgreePlan(w, job.Plan); err != nil {
+		return nil, err
+	}
+	job.World, job.Deadline = w, c.Deadline
+	fillReport(rep, job, c)
+	if err := c.checkBaseline(w, rep); err != nil {
+		return nil, err
+	}
+	r, note, err := c.openReducer(job.Config)
+	if err := gradsync.Agree(w, err); err != nil {
+		return nil, err
+	}
+	job.Reducer = r
+	rep.Reducer = report.Reducer{Name: r.Name(), Device: "cpu", Transport: r.Transport(), Note: note}
+	if note != "" && w.Rank() == 0 {
+		fmt.Fprintln(w.stderr, "ddpstep: note:", note)
+	}
+	if err := gatherRanks(w, job, rep); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return job, nil
+}
+
+// steps makes the warm-up and the counted steps that history lacks.
+func (c *runCmd) steps(w *job, job *gradsync.Job, h *history) error {
+	for i := range c.Warmup {
+		if err := job.Warm(-1 - i); err != nil {
+			return err
+		}
+	}
+	p := newProgress(w, c.Steps)
+	defer p.close()
+	for step := h.next(); step < c.Steps; step++ {
+		s, err := job.Run(step)
+		if err != nil {
+			return err
+		}
+		if err := gradsync.AgreeRoot(w, h.add(s)); err != nil {
+			return err
+		}
+		p.step(s)
+		if s.Interrupted {
+			return nil
+		}
+	}
+	return nil
+}
+
+// checkBaseline reads the baseline on rank 0, and refuses one that could not be
+// compared, before the work is done.
+func (c *runCmd) checkBaseline(w *job, rep *report.Report) error {
+	read := func() error {
+		b, err := report.ReadBaseline(c.Baseline)
+		if err != nil {
+			return err
+		}
+		if err := b.Comparable(report.NewBaseline(rep)); err != nil {
+			return fmt.Errorf("%s: %w", c.Baseline, err)
+		}
+		if n := len(b.Steps); n != c.Steps {
+			return fmt.Errorf("%s: the baseline has %d steps; run with --steps %d or record a new one", c.Baseline, n, n)
+		}
+		c.baseline = b
+		return nil
+	}
+	var err error
+	if c.Baseline != "" && w.Rank() == 0 {
+		if err = read(); err != nil {
+			err = usage(err)
+		}
+	}
+	return gradsync.AgreeRoot(w, err)
+}
+
+// compareBaseline sets the fourth verdict. A failure of higher priority stays.
+func (c *runCmd) compareBaseline(w *job, rep *report.Report, verdict error) error {
+	if c.Baseline == "" || rep.Status == "interrupted" {
+		return verdict
+	}
+	var err error
+	if w.Rank() == 0 {
+		if err = c.baseline.Compare(report.NewBaseline(rep)); err != nil {
+			err = fmt.Errorf("%w: %s: %w", gradsync.ErrBaseline, c.Baseline, err)
+		}
+	}
+	err = gradsync.AgreeRoot(w, err)
+	if err != nil && gradsync.ExitCode(err) != gradsync.ExitBaseline {
+		return err
+	}
+	equal := err == nil
+	rep.Verdicts.BaselineEqual = &equal
+	if verdict != nil {
+		return verdict
+	}
+	return err
+}
+
+// write writes the outputs, on rank 0.
+func (c *runCmd) write(w *job, job *gradsync.Job, rep *report.Report, verdict error, stdout io.Writer) error {
+	var err error
+	if w.Rank() == 0 {
+		rep.Finished = time.Now().UTC().Format(time.RFC3339)
+		rep.ExitCode = exitCode(verdict)
+		if verdict != nil {
+			text := verdict.Error()
+			rep.Failure = &text
+			rep.Status = "failed"
+		}
+		err = c.writeFiles(job, rep, verdict == nil && rep.Status == "ok", stdout)
+	}
+	return gradsync.AgreeRoot(w, err)
+}
+
+func (c *runCmd) writeFiles(job *gradsync.Job, rep *report.Report, good bool, stdout io.Writer) error {
+	text, err := report.Encode(rep)
+	if err != nil {
+		return err
+	}
+	if c.GradsOut != "" && len(rep.Steps) > 0 {
+		meta := map[string]string{"world": fmt.Sprint(rep.Contract.World), "average": rep.Contract.Average.String(), "step": fmt.Sprint(rep.Steps[len(rep.Steps)-1].Step)}
+		if err := writeGrads(c.GradsOut, job, meta); err != nil {
+			return err
+		}
+	}
+	if c.Out != "" {
+		if err := report.WriteFile(c.Out, text); err != nil {
+			return usage(err)
+		}
+	}
+	if c.SaveBaseline != "" && good {
+		b, err := report.Encode(report.NewBaseline(rep))
+		if err != nil {
+			return err
+		}
+		if err := report.WriteFile(c.SaveBaseline, b); err != nil {
+			return usage(err)
+		}
+	}
+	if c.JSON {
+		_, err = stdout.Write(text)
+		return err
+	}
+	return summarize(stdout, rep, c)
+}
