@@ -66,11 +66,15 @@ func newHosts(t testing.TB, processes, bytes int) *hosts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.CreateTemp(t.TempDir(), "memory")
+	shm := "/dev/shm" // memory, where there is such a folder
+	if _, err := os.Stat(shm); err != nil {
+		shm = t.TempDir()
+	}
+	f, err := os.CreateTemp(shm, "ddpstep-kernels")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	t.Cleanup(func() { f.Close(); os.Remove(f.Name()) })
 	if err := f.Truncate(int64(bytes)); err != nil {
 		t.Fatal(err)
 	}

@@ -107,12 +107,19 @@ func (g *hostGroup) check(m message) {
 	}
 }
 
-// reduce has all processes run the all-reduce at once, and checks it. Process 0 may be given a start.
-func (g *hostGroup) reduce(m message, oneShot bool, blocks int, start time.Duration) {
+// reduce has all processes run the all-reduce and checks it. Where early is a word, the others begin only some time
+// after process 0 has changed it.
+func (g *hostGroup) reduce(m message, oneShot bool, blocks int, early *uint32) {
 	g.t.Helper()
 	calls := g.calls(m, oneShot, blocks)
-	g.start(0, calls[0])
-	time.Sleep(start)
+	if early != nil {
+		before := atomic.LoadUint32(early)
+		g.start(0, calls[0])
+		g.eventually(func() bool { return atomic.LoadUint32(early) != before })
+		time.Sleep(5 * time.Millisecond)
+	} else {
+		g.start(0, calls[0])
+	}
 	for p := 1; p < len(calls); p++ {
 		g.start(p, calls[p])
 	}
@@ -120,6 +127,15 @@ func (g *hostGroup) reduce(m message, oneShot bool, blocks int, start time.Durat
 		g.finish(p, calls[p])
 	}
 	g.check(m)
+}
+
+func (h *hosts) eventually(done func() bool) {
+	h.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.t.Fatal("waited 10 s in vain")
+		}
+	}
 }
 
 var worlds = [][]int{{1}, {3}, {1, 1}, {2, 1}, {1, 1, 1}, {1, 2, 4}, {2, 2, 2, 2}, {8, 8}, {1, 1, 1, 1, 1, 1, 1, 1}}
@@ -140,8 +156,8 @@ func TestPeersOnHost(t *testing.T) {
 					seed++
 					skew := skews[seed%3]
 					g.used = g.keep
-					g.reduce(g.message(d, int(seed/3%3), n, seed, skew), true, 0, 0)
-					g.reduce(g.message(d, int(seed/9%3), n, seed, skew), false, i%4+1, 0)
+					g.reduce(g.message(d, int(seed/3%3), n, seed, skew), true, 0, nil)
+					g.reduce(g.message(d, int(seed/9%3), n, seed, skew), false, i%4+1, nil)
 				}
 			}
 		})
@@ -180,24 +196,25 @@ func TestManyCallsOnHost(t *testing.T) {
 	}
 }
 
-// The largest one-shot message fills every slot and every block; epochs pass their largest value on the way.
+// The largest one-shot message fills every slot and every block; epochs pass their largest value at
+// the first call, when no slot was written yet.
 func TestOneShotFullAndWrapsOnHost(t *testing.T) {
 	g := newHostGroup(t, 1, 1)
 	for _, p := range g.peers {
 		for b := range uint64(maxBlocks) {
-			*g.word(p.shared[p.self] + epochsAt + 4*b) = 0xfffffffd
-			*g.word(p.shared[p.self] + lineEpochsAt + 4*b) = 0xfffffffd
+			*g.word(p.shared[p.self] + epochsAt + 4*b) = 0xffffffff
+			*g.word(p.shared[p.self] + lineEpochsAt + 4*b) = 0xffffffff
 			for q := range uint64(len(g.local)) {
 				for phase := range uint64(phases) {
-					*g.word(p.shared[p.self] + 4*((phase*maxBlocks+b)*MaxProcs+q)) = 0xfffffffd
+					*g.word(p.shared[p.self] + 4*((phase*maxBlocks+b)*MaxProcs+q)) = 0xffffffff
 				}
 			}
 		}
 	}
-	for i, n := range []int{10, 10, 1000, OneShotBytes / 4, OneShotBytes / 4} {
+	for i, n := range []int{10, 1000, 10, OneShotBytes / 4, OneShotBytes / 4} {
 		g.used = g.keep
-		g.reduce(g.message(2, 0, n, uint64(i), func(int) int { return 0 }), true, 0, 30*time.Millisecond)
-		g.reduce(g.message(2, 0, 5000, uint64(i), func(int) int { return 4 }), false, 3, 3*time.Millisecond)
+		g.reduce(g.message(2, 0, n, uint64(i), func(int) int { return 0 }), true, 0, g.word(g.peers[0].shared[0]+lineEpochsAt))
+		g.reduce(g.message(2, 0, 5000, uint64(i), func(int) int { return 4 }), false, 3, nil)
 	}
 }
 
@@ -217,12 +234,7 @@ func TestTwoShotWaitsOnHost(t *testing.T) {
 	}
 	atomic.StoreUint32(flag(0), 1)
 	const half = 32 * 4
-	for deadline := time.Now().Add(10 * time.Second); differ(gradients[2].c, m.addends[1].b[:half], m.want[:half]) != ""; {
-		if time.Now().After(deadline) {
-			t.Fatal("process 0 has not stored its slice to process 1: it read before process 1 was ready, or hangs")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	g.eventually(func() bool { return differ(gradients[2].c, m.addends[1].b[:half], m.want[:half]) == "" })
 	time.Sleep(10 * time.Millisecond)
 	copy(m.addends[0].b[half:], m.want[half:])
 	copy(m.addends[1].b[half:], m.want[half:])
