@@ -38,6 +38,13 @@ func combined(op nccl.Op, n int) float64 {
 // direct makes a world's communicators direct.
 const direct = "DDPSTEP_TEST_DIRECT=1 "
 
+// worlds runs a role that must end well, in worlds of two sizes and both kinds.
+func worlds(t *testing.T, role string) {
+	t.Run("2 ranks", func(t *testing.T) { passes(t, 2, "", role) })
+	t.Run("2 ranks, direct", func(t *testing.T) { passes(t, 2, direct, role) })
+	t.Run("4 ranks", func(t *testing.T) { passes(t, 4, "", role) })
+}
+
 func mine(rank int) float64 { return float64(rank%2 + 1) }
 
 func (r *rank) expect(what string, d cuda.Buffer, want []byte) error {
@@ -152,11 +159,7 @@ func collectivesRole(r *rank) error {
 	return r.comm.Close()
 }
 
-func TestCollectives(t *testing.T) {
-	passes(t, 2, "", "collectives")
-	passes(t, 4, "", "collectives")
-	passes(t, 2, direct, "collectives")
-}
+func TestCollectives(t *testing.T) { worlds(t, "collectives") }
 
 // orderRole reduces values whose sum depends on the order: 2^24, 1, -2^24 and 1 give 1 in rank order.
 func orderRole(r *rank) error {
@@ -268,11 +271,7 @@ func exchangeRole(r *rank) error {
 	return r.comm.Close()
 }
 
-func TestExchange(t *testing.T) {
-	passes(t, 2, "", "exchange")
-	passes(t, 4, "", "exchange")
-	passes(t, 2, direct, "exchange")
-}
+func TestExchange(t *testing.T) { worlds(t, "exchange") }
 
 func flagsRole(r *rank) error {
 	if err := r.join(); err != nil {
@@ -290,7 +289,7 @@ func flagsRole(r *rank) error {
 	return r.comm.Close()
 }
 
-func TestAnyFlag(t *testing.T) { passes(t, 2, "", "flags") }
+func TestAnyFlag(t *testing.T) { worlds(t, "flags") }
 
 // graphRole captures an all-reduce once and replays it.
 func graphRole(r *rank) error {
@@ -329,7 +328,4 @@ func graphRole(r *rank) error {
 	return r.comm.Close()
 }
 
-func TestGraph(t *testing.T) {
-	passes(t, 2, "", "graph")
-	passes(t, 2, direct, "graph")
-}
+func TestGraph(t *testing.T) { worlds(t, "graph") }
