@@ -24,6 +24,9 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
+	if len(e.Ranks) == 0 { // the cause says what is known
+		return fmt.Sprintf("%s: %s", e.Op, e.Cause)
+	}
 	return fmt.Sprintf("%s: waiting for rank %s: %s", e.Op, ranksText(e.Ranks), e.Cause)
 }
 

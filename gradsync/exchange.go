@@ -65,6 +65,7 @@ func (x *exchange) Transport() string {
 func (x *exchange) Accumulator(t contract.DType) contract.DType { return t.Accumulator() }
 
 func (x *exchange) Reduce(b int) error {
+	defer x.measure(b)()
 	l, bucket := x.cfg.Layout, x.cfg.Plan.Buckets[b]
 	size := int64(bucket.DType.Size())
 	longest := int64(0)

@@ -38,6 +38,7 @@ func (m *library) Transport() string { return "mpi" }
 func (m *library) Accumulator(t contract.DType) contract.DType { return t }
 
 func (m *library) Reduce(b int) error {
+	defer m.measure(b)()
 	fpenv.Set()
 	t := m.cfg.Plan.Buckets[b].DType
 	buf := [][]byte{m.bucket(0, b)}

@@ -6,28 +6,50 @@ import (
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
+	"github.com/ddpstep/ddpstep/gradsync/digest"
 	"github.com/ddpstep/ddpstep/gradsync/plan"
 )
 
 // Reducer sums buckets across the world. It owns the memory in which gradients
-// live. All methods but Name, Transport and Local are collective in the sense
-// that every process calls them in the same order with the same bucket.
+// live. All processes call
+// Reduce, Wait and Close in the same order with the same buckets.
 type Reducer interface {
 	// Name is the reducer as the command line calls it.
 	Name() string
+	// Device is cpu or gpu.
+	Device() string
 	// Transport says what carries the bytes.
 	Transport() string
 	// Accumulator is the dtype in which gradients of dtype t are added.
 	Accumulator(t contract.DType) contract.DType
-	// Put lets fill write the gradients of a bucket of the local'th logical
-	// rank of this process, where they live.
-	Put(local, bucket int, fill func(dst []byte) error) error
-	// Reduce sums the bucket over all logical ranks, and averages.
+	// Put takes the gradients of a bucket of the local'th logical rank of
+	// this process: fill writes them, in one call or several, each for a run
+	// of elements that starts at first within the bucket.
+	Put(local, bucket int, fill func(dst []byte, first int64) error) error
+	// Reduce sums the bucket over all logical ranks, and averages. On a GPU
+	// it only starts that, behind what was put.
 	Reduce(bucket int) error
-	// Get returns the result of a reduced bucket, valid until the next Put.
-	Get(bucket int) ([]byte, error)
-	// Close frees the memory. It is not collective.
+	// Wait returns when every started reduction is done, with the seconds
+	// that each bucket's last one took, by bucket.
+	Wait() ([]float64, error)
+	// Get returns the elements [lo, hi) of a reduced bucket's result, at most
+	// getBytes, valid until the next Put or Get.
+	Get(bucket int, lo, hi int64) ([]byte, error)
+	// Close frees the memory.
 	Close() error
+}
+
+// getBytes is the most that Get hands out at a time.
+const getBytes = stageBytes
+
+// A generator is a Reducer that makes generated values where gradients live.
+type generator interface {
+	Generate(local, bucket int, g *Generated, step, rank int) error
+}
+
+// A digester is a Reducer that digests results where they are, by parameter.
+type digester interface {
+	Digests() ([]digest.Digest, error)
 }
 
 // Config is what every reducer needs to know.

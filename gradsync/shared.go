@@ -28,10 +28,11 @@ type shared struct {
 	at       []int64        // where each bucket starts in a rank's memory
 	size     int64          // of one rank's memory
 	gate     *gate
-	folders  map[contract.DType]*contract.Folder
-	shots    int      // one-shot reductions so far
-	addends  [][]byte // scratch, so that Reduce allocates nothing
-	dsts     [][]byte
+	stopwatch
+	folders map[contract.DType]*contract.Folder
+	shots   int      // one-shot reductions so far
+	addends [][]byte // scratch, so that Reduce allocates nothing
+	dsts    [][]byte
 }
 
 // Layout of a process's segment: the control page with its counter, two slots
@@ -58,7 +59,7 @@ func (e noSharedMemory) Error() string { return string(e) }
 // newShared sets the shared memory up, collectively. When a process cannot
 // take part, every process gets the same noSharedMemory.
 func newShared(cfg Config, dir string) (*shared, error) {
-	s := &shared{cfg: cfg, folders: folders(cfg)}
+	s := &shared{cfg: cfg, folders: folders(cfg), stopwatch: newStopwatch(cfg)}
 	s.at, s.size = offsets(cfg.Plan)
 	me := announcement{PID: os.Getpid(), Size: s.segmentSize(cfg.Layout.Proc)}
 	me.PIDNS, _ = os.Readlink("/proc/self/ns/pid")
@@ -162,19 +163,22 @@ func (s *shared) bucket(proc, local, b int) []byte {
 }
 
 func (s *shared) Name() string      { return "fixed" }
+func (s *shared) Device() string    { return "cpu" }
 func (s *shared) Transport() string { return "shm" }
 
 func (s *shared) Accumulator(t contract.DType) contract.DType { return t.Accumulator() }
 
-func (s *shared) Put(local, bucket int, fill func([]byte) error) error {
-	return fill(s.bucket(s.cfg.Layout.Proc, local, bucket))
+func (s *shared) Put(local, bucket int, fill func([]byte, int64) error) error {
+	return fill(s.bucket(s.cfg.Layout.Proc, local, bucket), 0)
 }
 
-func (s *shared) Get(bucket int) ([]byte, error) {
-	return s.bucket(s.cfg.Layout.Proc, 0, bucket), nil
+func (s *shared) Get(bucket int, lo, hi int64) ([]byte, error) {
+	size := int64(s.cfg.Plan.Buckets[bucket].DType.Size())
+	return s.bucket(s.cfg.Layout.Proc, 0, bucket)[lo*size : hi*size], nil
 }
 
 func (s *shared) Reduce(b int) error {
+	defer s.measure(b)()
 	fpenv.Set()
 	if s.cfg.Plan.Buckets[b].Bytes()*int64(s.cfg.Layout.World) <= oneShotBytes {
 		return s.oneShot(b)

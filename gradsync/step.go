@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync/digest"
+	"github.com/ddpstep/ddpstep/gradsync/plan"
 )
 
 // Job is everything a step needs.
@@ -51,6 +52,7 @@ type summary struct {
 	NonFinite   *nonFinite      `json:"nonfinite,omitempty"`
 	Digests     []digest.Digest `json:"digests"`
 	Compute     float64         `json:"compute"`
+	Exposed     float64         `json:"exposed"`
 	Buckets     []float64       `json:"buckets"`
 	Interrupted bool            `json:"interrupted,omitempty"`
 }
@@ -72,6 +74,7 @@ func (j *Job) Run(step int) (*Step, error) {
 	for _, s := range all {
 		out.Interrupted = out.Interrupted || s.Interrupted
 		out.Compute = math.Max(out.Compute, s.Compute)
+		out.Exposed = math.Max(out.Exposed, s.Exposed)
 		for b, t := range s.Buckets {
 			if len(out.Buckets) <= b {
 				out.Buckets = append(out.Buckets, 0)
@@ -82,7 +85,6 @@ func (j *Job) Run(step int) (*Step, error) {
 	for _, t := range out.Buckets {
 		out.Comm += t
 	}
-	out.Exposed = out.Comm // one thread computes and communicates: nothing overlaps
 	if err := j.check(step, odd, out); err != nil {
 		return nil, err
 	}
@@ -95,54 +97,106 @@ func (j *Job) Warm(step int) error {
 	return err
 }
 
-// reduce puts and reduces every bucket. Errors of the source are kept for the
-// agreement, so that this process does not leave the others waiting.
+// reduce puts and reduces every bucket, and waits. Errors of the source are
+// kept for the agreement, so that this process does not leave the others waiting.
 func (j *Job) reduce(step int) (*summary, error) {
 	me := &summary{}
-	lo, hi := j.Layout.Ranks(j.Layout.Proc)
-	for b, bucket := range j.Plan.Buckets {
+	begun := time.Now()
+	for b := range j.Plan.Buckets {
 		start := time.Now()
-		for r := lo; r < hi; r++ {
-			err := j.Reducer.Put(r-lo, b, func(dst []byte) error {
-				size := int64(bucket.DType.Size())
-				for _, s := range j.Plan.Spans(bucket, 0, bucket.Elements) {
-					mem := dst[s.Offset*size : (s.Offset+s.Elements)*size]
-					if err := j.Source.Read(mem, step, r, s.Param, 0); err != nil {
-						return err
-					}
-					if at := findNonFinite(bucket.DType, mem); at >= 0 && me.NonFinite == nil {
-						me.NonFinite = &nonFinite{r, s.Param, at, bucket.DType.Bits(mem, int(at))}
-					}
-				}
-				return nil
-			})
-			if err != nil && me.Err == "" {
-				me.Err, me.Code = err.Error(), ExitCode(err)
-			}
+		if err := j.put(step, b, me); err != nil && me.Err == "" {
+			me.Err, me.Code = err.Error(), ExitCode(err)
 		}
-		ready := time.Now()
-		me.Compute += ready.Sub(start).Seconds()
+		me.Compute += time.Since(start).Seconds()
 		if err := j.Reducer.Reduce(b); err != nil {
 			return nil, fmt.Errorf("step %d, bucket %d: %w", step, b, err)
 		}
-		me.Buckets = append(me.Buckets, time.Since(ready).Seconds())
 	}
+	seconds, err := j.Reducer.Wait()
+	if err != nil {
+		return nil, fmt.Errorf("step %d: %w", step, err)
+	}
+	me.Buckets = append([]float64(nil), seconds...)
+	me.Exposed = time.Since(begun).Seconds() - me.Compute
 	return me, nil
 }
 
-// gather digests the results, exchanges summaries, and returns the failure of
-// the step, if any, on every process.
-func (j *Job) gather(me *summary) ([]summary, error) {
-	me.Digests = make([]digest.Digest, len(j.Plan.Params))
-	for b, bucket := range j.Plan.Buckets {
-		mem, err := j.Reducer.Get(b)
+// put makes the gradients of a bucket for every local logical rank.
+func (j *Job) put(step, b int, me *summary) error {
+	lo, hi := j.Layout.Ranks(j.Layout.Proc)
+	bucket := j.Plan.Buckets[b]
+	size := int64(bucket.DType.Size())
+	made, isMade := j.Source.(*Generated)
+	g, isGenerator := j.Reducer.(generator)
+	for r := lo; r < hi; r++ {
+		if isMade && isGenerator && made.Set.Finite() {
+			if err := g.Generate(r-lo, b, made, step, r); err != nil {
+				return err
+			}
+			continue
+		}
+		err := j.Reducer.Put(r-lo, b, func(dst []byte, first int64) error {
+			for _, s := range j.Plan.Spans(bucket, first, first+int64(len(dst))/size) {
+				at := (s.Offset - first) * size
+				mem := dst[at : at+s.Elements*size]
+				if err := j.Source.Read(mem, step, r, s.Param, s.First); err != nil {
+					return err
+				}
+				if at := findNonFinite(bucket.DType, mem); at >= 0 && me.NonFinite == nil {
+					me.NonFinite = &nonFinite{r, s.Param, s.First + at, bucket.DType.Bits(mem, int(at))}
+				}
+			}
+			return nil
+		})
 		if err != nil {
-			return nil, err
+			return err
 		}
+	}
+	return nil
+}
+
+// digests returns the digest of every parameter's result on this process.
+func (j *Job) digests() ([]digest.Digest, error) {
+	if d, ok := j.Reducer.(digester); ok {
+		return d.Digests()
+	}
+	all := make([]digest.Digest, len(j.Plan.Params))
+	err := j.results(func(_ int, s plan.Span, got []byte) error {
+		t := j.Plan.Params[s.Param].DType
+		all[s.Param] = all[s.Param].Add(digest.Of(t, uint64(s.First), got))
+		return nil
+	})
+	return all, err
+}
+
+// results calls f with every piece of the result, in launch order, cut at
+// parameters and so that Get can hand it out.
+func (j *Job) results(f func(bucket int, s plan.Span, got []byte) error) error {
+	for b, bucket := range j.Plan.Buckets {
 		size := int64(bucket.DType.Size())
-		for _, s := range j.Plan.Spans(bucket, 0, bucket.Elements) {
-			me.Digests[s.Param] = digest.Of(bucket.DType, 0, mem[s.Offset*size:(s.Offset+s.Elements)*size])
+		for lo := int64(0); lo < bucket.Elements; lo += getBytes / size {
+			hi := min(lo+getBytes/size, bucket.Elements)
+			mem, err := j.Reducer.Get(b, lo, hi)
+			if err != nil {
+				return err
+			}
+			for _, s := range j.Plan.Spans(bucket, lo, hi) {
+				at := (s.Offset - lo) * size
+				if err := f(b, s, mem[at:at+s.Elements*size]); err != nil {
+					return err
+				}
+			}
 		}
+	}
+	return nil
+}
+
+// gather exchanges summaries, and returns the failure of the step, if any, on
+// every process.
+func (j *Job) gather(me *summary) ([]summary, error) {
+	var err error
+	if me.Digests, err = j.digests(); err != nil {
+		return nil, err
 	}
 	me.Interrupted = j.Interrupted != nil && j.Interrupted()
 	raw, err := json.Marshal(me)

@@ -71,26 +71,19 @@ func (j *Job) check(step int, odd map[int]bool, out *Step) error {
 	fpenv.Set()
 	mine := Found{}
 	v := newVerifier(j)
-	var failed error
-	for b, bucket := range j.Plan.Buckets {
-		got, err := j.Reducer.Get(b)
-		if err != nil {
-			return err
-		}
-		lo, hi := j.Layout.Slice(bucket.Elements, j.Layout.Proc)
-		for _, s := range j.Plan.Spans(bucket, 0, bucket.Elements) {
-			first, last := s.Offset, s.Offset+s.Elements
-			if !odd[s.Param] {
-				first, last = max(first, lo), min(last, hi)
+	failed := j.results(func(b int, s plan.Span, got []byte) error {
+		if !odd[s.Param] { // only this process's share
+			lo, hi := j.Layout.Slice(j.Plan.Buckets[b].Elements, j.Layout.Proc)
+			size := int64(j.Plan.Buckets[b].DType.Size())
+			first, last := max(s.Offset, lo), min(s.Offset+s.Elements, hi)
+			if last <= first {
+				return nil
 			}
-			if failed = v.span(step, b, s, got, first, last, &mine); failed != nil {
-				break
-			}
+			got = got[(first-s.Offset)*size : (last-s.Offset)*size]
+			s = plan.Span{Param: s.Param, First: s.First + first - s.Offset, Offset: first, Elements: last - first}
 		}
-		if failed != nil {
-			break
-		}
-	}
+		return v.span(step, b, s, got, &mine)
+	})
 	if err := Agree(j.World, failed); err != nil {
 		return err
 	}
@@ -145,25 +138,24 @@ func newVerifier(j *Job) *verifier {
 	return v
 }
 
-// span checks the elements [first, last) of a bucket, which lie in span s.
-func (v *verifier) span(step, b int, s plan.Span, got []byte, first, last int64, found *Found) error {
+// span checks the elements of a span of bucket b, which got holds.
+func (v *verifier) span(step, b int, s plan.Span, got []byte, found *Found) error {
 	j := v.job
 	t := j.Plan.Buckets[b].DType
 	size := int64(t.Size())
-	for lo := first; lo < last; lo += check.Block {
-		hi := min(lo+check.Block, last)
-		if j.Check == Sample && lo != first && hi != last && !sampled(step, s.Param, lo) {
+	for lo := int64(0); lo < s.Elements; lo += check.Block {
+		hi := min(lo+check.Block, s.Elements)
+		if j.Check == Sample && lo != 0 && hi != s.Elements && !sampled(step, s.Param, s.First+lo) {
 			continue
 		}
-		index := s.First + lo - s.Offset
 		addends := make([][]byte, len(v.addends))
 		for r := range addends {
 			addends[r] = v.addends[r][:(hi-lo)*size]
-			if err := j.Source.Read(addends[r], step, r, s.Param, index); err != nil {
+			if err := j.Source.Read(addends[r], step, r, s.Param, s.First+lo); err != nil {
 				return err
 			}
 		}
-		res := v.checkers[t].Check(got[lo*size:hi*size], addends, index)
+		res := v.checkers[t].Check(got[lo*size:hi*size], addends, s.First+lo)
 		found.Merge(res)
 		if m := res.FirstDiffer; m != nil && found.FirstDiffer == nil {
 			found.FirstDiffer = &Place{j.Layout.Proc, b, s.Param, *m}

@@ -226,6 +226,9 @@ func timeLoop(w *job, r gradsync.Reducer, iters int) (float64, error) {
 			return 0, err
 		}
 	}
+	if _, err := r.Wait(); err != nil {
+		return 0, err
+	}
 	mine, err := json.Marshal(time.Since(begin).Seconds() / float64(iters))
 	if err != nil {
 		return 0, err

@@ -63,23 +63,27 @@ func (f *outputFlags) checkWritable() error {
 // writeGrads writes the reducer's results, parameter by parameter.
 func writeGrads(path string, j *gradsync.Job, metadata map[string]string) error {
 	type home struct {
-		bucket       int
-		first, bytes int64
+		bucket      int
+		first, last int64 // elements
 	}
 	at := make([]home, len(j.Plan.Params))
 	for b, bucket := range j.Plan.Buckets {
-		size := int64(bucket.DType.Size())
 		for _, s := range bucket.Slots {
-			at[s.Param] = home{b, s.Offset * size, j.Plan.Params[s.Param].Bytes()}
+			at[s.Param] = home{b, s.Offset, s.Offset + j.Plan.Params[s.Param].Elements()}
 		}
 	}
 	err := params.Write(path, j.Plan.Params, metadata, func(i int, dst io.Writer) error {
-		mem, err := j.Reducer.Get(at[i].bucket)
-		if err != nil {
-			return err
+		const chunk = 1 << 20
+		for lo := at[i].first; lo < at[i].last; lo += chunk {
+			mem, err := j.Reducer.Get(at[i].bucket, lo, min(lo+chunk, at[i].last))
+			if err != nil {
+				return err
+			}
+			if _, err := dst.Write(mem); err != nil {
+				return err
+			}
 		}
-		_, err = dst.Write(mem[at[i].first : at[i].first+at[i].bytes])
-		return err
+		return nil
 	})
 	if err != nil {
 		return usage(err)

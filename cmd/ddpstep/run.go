@@ -152,7 +152,7 @@ func (c *runCmd) prepare(w *job, in *inputs, rep *report.Report) (*gradsync.Job,
 		return nil, err
 	}
 	job.Reducer = r
-	rep.Reducer = report.Reducer{Name: r.Name(), Device: "cpu", Transport: r.Transport(), Note: note}
+	rep.Reducer = report.Reducer{Name: r.Name(), Device: r.Device(), Transport: r.Transport(), Note: note}
 	if note != "" && w.Rank() == 0 {
 		fmt.Fprintln(w.stderr, "ddpstep: note:", note)
 	}

@@ -75,8 +75,11 @@ func nearest(t contract.DType, v float64) uint64 {
 		signBit, v = 1<<15, -v
 	}
 	infinity := uint64(bias*2+1) << mantissa
-	if math.IsInf(v, 0) {
+	switch {
+	case math.IsInf(v, 0):
 		return signBit | infinity
+	case v == 0: // has no exponent
+		return signBit
 	}
 	_, e := math.Frexp(v) // v = f × 2^e, f in [1/2, 1)
 	// The unit in the last place is 2^(exponent - mantissa), never below that

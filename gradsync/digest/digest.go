@@ -25,6 +25,7 @@
 package digest
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"math/bits"
@@ -55,6 +56,12 @@ func (d *Digest) UnmarshalText(b []byte) error {
 	}
 	d.A, d.B = be64(raw[:8]), be64(raw[8:])
 	return nil
+}
+
+// FromBytes reads the lanes as kernels leave them: two little-endian words,
+// A first.
+func FromBytes(b []byte) Digest {
+	return Digest{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}
 }
 
 func be64(b []byte) (v uint64) {

@@ -71,6 +71,9 @@ func Parse(s string) (Set, error) {
 	return 0, fmt.Errorf("unknown values %q; use one of %s", s, strings.Join(setNames[:], ", "))
 }
 
+// Finite reports whether the set has no infinities and no NaN.
+func (s Set) Finite() bool { return s != Inf && s != NaN }
+
 func (s Set) String() string { return setNames[s] }
 
 // Key is what the function needs to know besides the index.

@@ -1,0 +1,241 @@
+package gradsync
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ddpstep/ddpstep/gradsync/contract"
+	"github.com/ddpstep/ddpstep/kernels"
+	"github.com/ddpstep/ddpstep/kernels/cuda"
+)
+
+// peers is the fixed order among the GPUs of one host: every process maps the
+// gradients of all others, and kernels read and write them over NVLink. It is
+// the same algorithm as shared, in one shot or two.
+type peers struct {
+	*gpuMemory
+	group    *kernels.Group
+	launches []*kernels.Launch // by bucket
+	lost     bool              // a peer did not come: nothing may be freed in order
+}
+
+// peerHandles is what processes tell each other: the allocations that hold
+// their gradients and the kernels' flags.
+type peerHandles struct {
+	Gradients, Flags cuda.IPCHandle
+	Bytes            int
+	Err              string
+}
+
+// newPeers maps the peers' memory, collectively. When a process cannot take
+// part, every process gets the same noSharedMemory.
+func newPeers(cfg Config, g *GPU, algorithm string) (p *peers, err error) {
+	if len(cfg.World.LocalRanks()) < cfg.Layout.Procs {
+		return nil, noSharedMemory("the ranks are on several hosts")
+	}
+	if cfg.Layout.World > kernels.MaxWorld || cfg.Layout.Procs > kernels.MaxProcs {
+		return nil, noSharedMemory(fmt.Sprintf("the kernels take %d logical ranks on %d processes", kernels.MaxWorld, kernels.MaxProcs))
+	}
+	m, err := newGPUMemory(cfg, g)
+	if err := Agree(cfg.World, err); err != nil {
+		if m != nil {
+			m.Close()
+		}
+		return nil, err
+	}
+	p = &peers{gpuMemory: m}
+	defer func() {
+		if err != nil {
+			p.gpuMemory.Close()
+		}
+	}()
+	blocks, flags, err := p.mapPeers()
+	if err != nil {
+		return nil, err
+	}
+	if p.group, err = kernels.NewGroup(g.ctx, cfg.Layout.World, cfg.Layout.Proc, flags); err == nil {
+		p.own(p.group.Close)
+		err = p.prepare(blocks, algorithm)
+	}
+	if err := Agree(cfg.World, err); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// mapPeers exchanges handles and returns every process's gradients and flags.
+func (p *peers) mapPeers() (blocks, flags []cuda.Buffer, err error) {
+	l, ctx := p.cfg.Layout, p.gpu.ctx
+	me := peerHandles{Bytes: p.block.Bytes()}
+	own, err := kernels.AllocShared(p.comm, l.World)
+	if err == nil {
+		p.own(own.Free)
+		if l.Procs > 1 {
+			if me.Gradients, err = p.block.IPC(); err == nil {
+				me.Flags, err = own.IPC()
+			}
+		}
+	}
+	if err != nil {
+		me.Err = err.Error()
+	}
+	all, err := p.tell(me)
+	if err != nil {
+		return nil, nil, err
+	}
+	me.Err = ""
+	for q, h := range all {
+		if q == l.Proc {
+			blocks, flags = append(blocks, p.block), append(flags, own)
+			continue
+		}
+		block, err := ctx.OpenIPC(h.Gradients, cuda.Uint8, h.Bytes)
+		if err == nil {
+			p.own(block.Free)
+			var flag cuda.Buffer
+			if flag, err = ctx.OpenIPC(h.Flags, cuda.Uint8, kernels.SharedBytes(l.World)); err == nil {
+				p.own(flag.Free)
+				blocks, flags = append(blocks, block), append(flags, flag)
+				continue
+			}
+		}
+		me.Err = fmt.Sprintf("mapping the memory of rank %d: %v", q, err)
+		break
+	}
+	_, err = p.tell(me)
+	return blocks, flags, err
+}
+
+// tell exchanges handles; an error of any process is everyone's.
+func (p *peers) tell(me peerHandles) ([]peerHandles, error) {
+	raw, err := json.Marshal(me)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := p.cfg.World.AllgatherBytes(raw)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]peerHandles, len(texts))
+	for q, t := range texts {
+		if err := json.Unmarshal(t, &all[q]); err != nil {
+			return nil, fmt.Errorf("rank %d sent handles %q: %w", q, t, err)
+		}
+	}
+	for q, h := range all {
+		if h.Err != "" {
+			return nil, noSharedMemory(fmt.Sprintf("rank %d: %s", q, h.Err))
+		}
+	}
+	return all, nil
+}
+
+// prepare lays out one launch for each bucket.
+func (p *peers) prepare(blocks []cuda.Buffer, algorithm string) error {
+	l := p.cfg.Layout
+	_, size := offsets(p.cfg.Plan)
+	// Views of every logical rank's buckets, ascending, and of each process's
+	// first, where results go.
+	var addends, results [][]cuda.Buffer
+	for q, block := range blocks {
+		for i := range l.Local(q) {
+			views, err := bucketViews(p.cfg, block, p.at, int64(i)*size)
+			if err != nil {
+				return err
+			}
+			addends = append(addends, views)
+			if i == 0 {
+				results = append(results, views)
+			}
+		}
+	}
+	first, _ := l.Ranks(l.Proc)
+	for b, bucket := range p.cfg.Plan.Buckets {
+		column := func(views [][]cuda.Buffer) (c []cuda.Buffer) {
+			for _, v := range views {
+				c = append(c, v[b])
+			}
+			return c
+		}
+		scale := kernelScale(bucket.DType, p.cfg.Average, l.World)
+		var launch *kernels.Launch
+		var err error
+		switch p.choose(bucket.Bytes(), algorithm) {
+		case kernels.AlgorithmFold:
+			launch, err = p.gpu.kernels.Fold(kernels.Fold{Addends: column(addends), Results: column(results), Scale: scale})
+		case kernels.AlgorithmOneShot:
+			launch, err = p.gpu.kernels.OneShot(p.group, kernels.OneShot{
+				Addends: column(p.buckets), Result: p.buckets[0][b], Scale: scale, World: l.World, First: first})
+		default:
+			launch, err = p.gpu.kernels.TwoShot(p.group, kernels.TwoShot{Addends: column(addends), Results: column(results), Scale: scale})
+		}
+		if err != nil {
+			return fmt.Errorf("bucket %d: %w", b, err)
+		}
+		p.own(freed(launch))
+		p.launches = append(p.launches, launch)
+	}
+	return nil
+}
+
+// Algorithms names what can be forced with --algorithm.
+var Algorithms = []string{"auto", kernels.AlgorithmOneShot.String(), kernels.AlgorithmTwoShot.String()}
+
+func (p *peers) choose(bytes int64, algorithm string) kernels.Algorithm {
+	a := kernels.Choose(int(bytes), p.cfg.Layout.World, p.cfg.Layout.Procs)
+	switch {
+	case a == kernels.AlgorithmFold || !slices.Contains(Algorithms[1:], algorithm):
+		return a
+	case algorithm == kernels.AlgorithmOneShot.String() && bytes <= kernels.OneShotBytes:
+		return kernels.AlgorithmOneShot
+	}
+	return kernels.AlgorithmTwoShot
+}
+
+func (p *peers) Name() string { return "fixed" }
+
+func (p *peers) Transport() string {
+	if p.cfg.Layout.Procs == 1 {
+		return "none"
+	}
+	return "peer"
+}
+
+func (p *peers) Accumulator(t contract.DType) contract.DType { return t.Accumulator() }
+
+func (p *peers) Reduce(b int) error {
+	return errors.Join(p.begin(b), p.launches[b].Queue(p.comm), p.end(b))
+}
+
+// Wait polls; a deadline ends the spinning kernels, so that the device is free.
+func (p *peers) Wait() ([]float64, error) {
+	seconds, err := p.finish(func(e *cuda.Event) error {
+		err := cuda.Wait(e, p.deadline(), nil)
+		if !errors.Is(err, cuda.ErrDeadline) {
+			return err
+		}
+		p.lost = true
+		p.group.Abort()
+		lost := &LostError{Op: "all-reduce on the GPU", Cause: fmt.Sprintf("not there after %v", p.cfg.Deadline)}
+		if cuda.Wait(e, p.deadline(), nil) == nil && p.group.Waited() != "" {
+			lost.Cause = fmt.Sprintf("waited %v for %s", p.cfg.Deadline, p.group.Waited())
+		}
+		return lost
+	})
+	return seconds, err
+}
+
+// Close lets the peers' memory go before its owners free it: it is collective,
+// unless a peer was lost; then the driver frees everything when the process
+// ends.
+func (p *peers) Close() error {
+	if p.lost {
+		return nil
+	}
+	if err := p.cfg.World.Barrier(); err != nil {
+		return err
+	}
+	return p.gpuMemory.Close()
+}
