@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync/values"
+	"github.com/ddpstep/ddpstep/internal/gpudouble"
 	"github.com/ddpstep/ddpstep/kernels/cuda"
 )
 
@@ -16,11 +17,14 @@ import (
 //	DDPSTEP_TEST_GPU=real kernels.test -test.run '^$' -test.bench . -test.benchtime 50x
 
 func benchmarkDevice(b *testing.B, bytes int) *device {
-	d := newDevice(b, bytes)
-	if !d.real {
+	needGPU(b)
+	return newBareDevice(b, bytes)
+}
+
+func needGPU(b *testing.B) {
+	if l, err := gpudouble.Find(); err != nil || !l.Real {
 		b.Skip("needs a GPU: set DDPSTEP_TEST_GPU=real")
 	}
-	return d
 }
 
 // measure reports on launches that move bytes through memory each.
@@ -111,10 +115,8 @@ func BenchmarkOneProcess(b *testing.B) {
 				continue
 			}
 			b.Run(fmt.Sprintf("bytes=%d/oneshot=%v", size, oneShot), func(b *testing.B) {
+				needGPU(b)
 				d := newDeviceGroup(b, 1)
-				if !d.real {
-					b.Skip("needs a GPU: set DDPSTEP_TEST_GPU=real")
-				}
 				x := d.filled(cuda.Float32, size, 0)
 				of := []cuda.Buffer{x}
 				var l *Launch

@@ -67,6 +67,15 @@ func get[T any](t testing.TB) func(T, error) T {
 
 func newDevice(t testing.TB, bytes int) *device {
 	t.Helper()
+	d := newBareDevice(t, bytes)
+	d.mirror = get[*cuda.HostMem](t)(d.ctx.AllocHost(bytes))
+	t.Cleanup(func() { must(t, d.mirror.Free()) })
+	return d
+}
+
+// newBareDevice is a device whose arena has no mirror.
+func newBareDevice(t testing.TB, bytes int) *device {
+	t.Helper()
 	l := gpudouble.Need(t)
 	drv := get[*cuda.Driver](t)(cuda.Open(l.CUDA))
 	must(t, drv.Init())
@@ -74,8 +83,7 @@ func newDevice(t testing.TB, bytes int) *device {
 	t.Cleanup(func() { must(t, ctx.Close()) })
 	d := &device{t: t, real: l.Real, ctx: ctx, s: get[*cuda.Stream](t)(ctx.NewStream()), m: New(ctx, os.Getenv("DDPSTEP_TEST_KERNELS"))}
 	d.arena = get[cuda.Buffer](t)(ctx.Alloc(cuda.Uint8, bytes))
-	d.mirror = get[*cuda.HostMem](t)(ctx.AllocHost(bytes))
-	t.Cleanup(func() { must(t, firstError(d.m.Close(), d.arena.Free(), d.mirror.Free(), d.s.Close())) })
+	t.Cleanup(func() { must(t, firstError(d.m.Close(), d.arena.Free(), d.s.Close())) })
 	return d
 }
 
@@ -85,7 +93,11 @@ func (d *device) take(t cuda.DType, n, skew int) (cuda.Buffer, []byte) {
 	lo := (d.used+255)&^255 + skew
 	d.used = lo + n*t.Size()
 	b := get[cuda.Buffer](d.t)(d.arena.Slice(lo, d.used))
-	return get[cuda.Buffer](d.t)(b.View(t)), d.mirror.Bytes()[lo:d.used:d.used]
+	b = get[cuda.Buffer](d.t)(b.View(t))
+	if d.mirror == nil {
+		return b, nil
+	}
+	return b, d.mirror.Bytes()[lo:d.used:d.used]
 }
 
 // upload and download move all that was taken; download waits for the stream.
