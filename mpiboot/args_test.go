@@ -59,6 +59,12 @@ func arguments(w *World) error {
 	if err := w.Exchange(self, one, self, [][]byte{b[:8]}); !errors.As(err, &length) || length.Got != 16 || length.Want != 8 {
 		return fmt.Errorf("Exchange with oneself of two lengths: %v", err)
 	}
+	kept := make([]byte, 4)
+	two := []int{w.Rank(), w.Rank()}
+	err := w.Exchange(two, [][]byte{{1, 2, 3, 4}, {5}}, two, [][]byte{kept, nil})
+	if !errors.As(err, &length) || kept[0] != 0 {
+		return fmt.Errorf("Exchange with oneself, the second of two lengths wrong: %v, and the first arrived as %v", err, kept)
+	}
 	if _, err := Init(Options{}); err == nil {
 		return errors.New("a second Init succeeded")
 	}

@@ -12,10 +12,16 @@ import (
 // The scenarios of this file end by Abort, which the launcher's exit code
 // shows, because a rank does something wrong or does nothing at all.
 
-// report prints what a rank found and ends the world with code 7, the
-// innocent ranks waiting for that.
+// report records what a rank found and ends the world with code 7, the
+// innocent ranks waiting for that. It writes to a file, because a launcher may
+// drop what it has not yet read from a rank that aborts.
 func report(w *World, err error) error {
-	fmt.Printf("rank %d: %T: %v\n", w.Rank(), err, err)
+	file, failed := os.OpenFile(os.Getenv(reportVar), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	if failed != nil {
+		return failed
+	}
+	fmt.Fprintf(file, "rank %d: %T: %v\n", w.Rank(), err, err)
+	file.Close()
 	w.Abort(7)
 	return nil
 }

@@ -47,6 +47,7 @@ static inline float from_float16(uint16_t h)
 	return as_float(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
+// to_float16 rounds a sum of two float16.
 static inline uint16_t to_float16(float f)
 {
 	uint32_t u = as_bits(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
@@ -56,13 +57,9 @@ static inline uint16_t to_float16(float f)
 		return (uint16_t)(sign | 0x7c00);
 	if (magnitude >= 0x38800000) // 2^-14 and above: a normal float16
 		return (uint16_t)(sign | (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13);
-	if (magnitude < 0x33000000) // below 2^-25, half the least subnormal
-		return (uint16_t)sign;
-	uint32_t shift = 126 - (magnitude >> 23); // 14 to 24: units of 2^-24
-	uint32_t fraction = (magnitude & 0x7fffff) | 0x800000;
-	uint32_t half = fraction >> shift, rest = fraction & ((1u << shift) - 1), middle = 1u << (shift - 1);
-	half += rest > middle || (rest == middle && (half & 1));
-	return (uint16_t)(sign | half);
+	// A subnormal counts units of 2^-24, and so does every sum of float16:
+	// there is nothing to round.
+	return (uint16_t)(sign | (uint32_t)(as_float(magnitude) * 0x1p24f));
 }
 
 static void add_bfloat16(void *in, void *inout, int *n, MPI_Datatype *type)

@@ -3,6 +3,7 @@ package mpiboot
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,10 +19,15 @@ func eachLibrary(t *testing.T, f func(t *testing.T, lib *mpitest.Library, binary
 	}
 }
 
-// launch runs a scenario and makes sure that nothing of it stays behind.
+// launch runs a scenario and makes sure that nothing of it stays behind. What
+// the ranks reported follows what they printed.
 func launch(t *testing.T, lib *mpitest.Library, binary, scenario string, ranks int, env ...string) mpitest.Result {
 	t.Helper()
-	r := lib.Run(t, mpitest.Job{Ranks: ranks, Command: []string{binary}, Env: append(env, scenarioVar+"="+scenario), Timeout: 2 * time.Minute})
+	report := filepath.Join(t.TempDir(), "report")
+	env = append(env, scenarioVar+"="+scenario, reportVar+"="+report)
+	r := lib.Run(t, mpitest.Job{Ranks: ranks, Command: []string{binary}, Env: env, Timeout: 2 * time.Minute})
+	text, _ := os.ReadFile(report) // most scenarios report nothing
+	r.Stdout += string(text)
 	if r.TimedOut || r.Left > 0 {
 		t.Fatalf("%s on %d ranks: %v", scenario, ranks, r)
 	}

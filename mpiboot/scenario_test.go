@@ -16,6 +16,7 @@ import (
 const (
 	scenarioVar = "MPIBOOT_SCENARIO"
 	deadlineVar = "MPIBOOT_DEADLINE"
+	reportVar   = "MPIBOOT_REPORT"
 )
 
 var scenarios = map[string]func(*World) error{
@@ -71,7 +72,11 @@ func TestMain(m *testing.M) {
 	if name == "stuck init" && announcedLast() {
 		time.Sleep(time.Hour)
 	}
-	w, err := Init(Options{Deadline: deadline, Stuck: func(op string) {
+	initDeadline := time.Minute // a loaded machine starts slowly
+	if name == "stuck init" {
+		initDeadline = deadline
+	}
+	w, err := Init(Options{Deadline: initDeadline, Stuck: func(op string) {
 		fmt.Fprintf(os.Stderr, "stuck in %s\n", op)
 		os.Exit(9)
 	}})
@@ -79,6 +84,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(6)
 	}
+	w.SetDeadline(deadline)
 	err = scenarios[name](w)
 	if err == nil {
 		err = w.Finalize()

@@ -70,6 +70,10 @@ const (
 	// deadline and answers roll calls.
 	pollSlice = 100 * time.Millisecond
 
+	// abortPause lets the launcher read what this rank has just printed, its
+	// reason to abort for one: MPICH's drops the rest when a rank aborts.
+	abortPause = 200 * time.Millisecond
+
 	// abortGrace is how long MPI_Abort may take to end the process.
 	abortGrace = 3 * time.Second
 )
@@ -154,6 +158,7 @@ func (w *World) Abort(code int) {
 		// A library that hangs in MPI_Abort must not keep the process: the
 		// launcher ends the others when a rank exits without MPI_Finalize.
 		time.AfterFunc(abortGrace, func() { os.Exit(code) })
+		time.Sleep(abortPause)
 		w.link.abort(code)
 	}
 	os.Exit(code)

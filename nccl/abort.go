@@ -35,7 +35,7 @@ func (c *Comm) down(call string, err error) error {
 	return err
 }
 
-// release gives the handle to a call that frees it, exactly once, on a thread of its own: the call may hang, and the
+// release gives what there is to a call that frees it, exactly once, on a thread of its own: the call may hang, and the
 // caller may be the thread that has to end the process. The thread is never given back to other goroutines, as it holds
 // the CUDA context.
 func (c *Comm) release(call string, free func(handle uintptr) int) error {
@@ -44,9 +44,9 @@ func (c *Comm) release(call string, free func(handle uintptr) int) error {
 		runtime.LockOSThread()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		handle := c.handle
-		c.handle = 0
-		if handle == 0 {
+		handles := []uintptr{c.handle, c.parent} // the child before what it shares with
+		c.handle, c.parent = 0, 0
+		if handles[0] == 0 {
 			done <- nil
 			return
 		}
@@ -54,9 +54,14 @@ func (c *Comm) release(call string, free func(handle uintptr) int) error {
 			done <- err
 			return
 		}
-		if code := free(handle); code != success && code != inProgress {
-			done <- &Error{Call: call, Code: code, Text: c.lib.api.text(code), Last: c.lib.api.last(0)}
-			return
+		for _, h := range handles {
+			if h == 0 {
+				continue
+			}
+			if code := free(h); code != success && code != inProgress {
+				done <- &Error{Call: call, Code: code, Text: c.lib.api.text(code), Last: c.lib.api.last(0)}
+				return
+			}
 		}
 		done <- nil
 	}()

@@ -40,8 +40,14 @@ static inline const char *last_error(const nccl_table *t, nccl_comm comm) { retu
 static nccl_result version_at(uintptr_t get, int *version) { return ((nccl_result(*)(int *))get)(version); }
 
 static nccl_result init_rank(const nccl_table *t, nccl_comm *comm, int world, const nccl_id *id, int rank) {
-	nccl_config config = NCCL_CONFIG_OF_2_26(0);
+	nccl_config config = NCCL_CONFIG_OF_2_26(0, 1);
 	return t->ncclCommInitRankConfig(comm, world, *id, rank, &config);
+}
+
+// A blocking communicator of the same ranks, which shares what it can with its parent.
+static nccl_result split(const nccl_table *t, nccl_comm parent, int rank, nccl_comm *child) {
+	nccl_config config = NCCL_CONFIG_OF_2_26(1, 1);
+	return t->ncclCommSplit(parent, 0, rank, child, &config);
 }
 */
 import "C"
@@ -103,6 +109,13 @@ func (a api) initRank(world int, id *ID, rank int) (uintptr, int) {
 	var comm C.nccl_comm
 	code := C.init_rank(a.t, &comm, C.int(world), (*C.nccl_id)(unsafe.Pointer(id)), C.int(rank))
 	return uintptr(comm), int(code)
+}
+
+// split starts to make a child, whose handle is at the address it returns once the parent is done.
+func (a api) split(parent uintptr, rank int) (child func() uintptr, code int) {
+	at := (*C.nccl_comm)(C.calloc(1, C.sizeof_nccl_comm)) // NCCL writes there later, so it is never freed
+	c := C.split(a.t, C.nccl_comm(parent), C.int(rank), at)
+	return func() uintptr { return uintptr(*at) }, int(c)
 }
 
 // asyncError returns the communicator's state, and apart from it the code of the question.

@@ -28,14 +28,16 @@ typedef struct {
   int traffic_class;
 } nccl_config;
 
-#define NCCL_CONFIG_OF_2_26(blocking) \
-  { sizeof(nccl_config), 0xcafebeef, 22600, blocking, INT_MIN, INT_MIN, INT_MIN, NULL, INT_MIN, INT_MIN }
+#define NCCL_CONFIG_OF_2_26(blocking, split_share) \
+  { sizeof(nccl_config), 0xcafebeef, 22600, blocking, INT_MIN, INT_MIN, INT_MIN, NULL, split_share, INT_MIN }
 
 #define DDPSTEP_NCCL_CALLS(CALL)                                                                                       \
   CALL(ncclGetVersion, (int *version), (version))                                                                      \
   CALL(ncclGetUniqueId, (nccl_id * id), (id))                                                                          \
   CALL(ncclCommInitRankConfig, (nccl_comm * comm, int world, nccl_id id, int rank, nccl_config *config),               \
        (comm, world, id, rank, config))                                                                                \
+  CALL(ncclCommSplit, (nccl_comm comm, int color, int key, nccl_comm *child, nccl_config *config),                     \
+       (comm, color, key, child, config))                                                                              \
   CALL(ncclCommGetAsyncError, (nccl_comm comm, nccl_result * state), (comm, state))                                    \
   CALL(ncclCommFinalize, (nccl_comm comm), (comm))                                                                     \
   CALL(ncclCommDestroy, (nccl_comm comm), (comm))                                                                      \

@@ -16,6 +16,11 @@ type Config struct {
 	Timeout time.Duration
 	// Grace bounds the abort, and the freeing after an orderly end; 0 is 5 seconds.
 	Grace time.Duration
+	// Direct makes operations reach the stream in the caller's own thread. Without it NCCL starts a thread for each,
+	// which costs tens of microseconds a call, hidden behind large messages but not behind small ones. What it costs
+	// is a guarantee: a call that has to connect to a peer, as the first of a kind does, may then block in NCCL when
+	// the peer is gone, where neither the timeout nor an abort ends it, and the process must be ended from outside.
+	Direct bool
 }
 
 // A Comm is one rank's end of a communicator.
@@ -35,6 +40,7 @@ type Comm struct {
 	// The handle is used, and freed, only with mu held, so that an abort never meets another call.
 	mu     sync.Mutex
 	handle uintptr
+	parent uintptr // of a direct communicator: what it was split from
 
 	once     sync.Once
 	cause    atomic.Pointer[error] // set before the abort begins
@@ -66,8 +72,32 @@ func (l *Library) Init(ctx *cuda.Context, id ID, rank, world int, config Config)
 	if err := c.settle(call); err != nil {
 		return nil, err
 	}
+	if config.Direct {
+		if err := c.makeDirect(); err != nil {
+			return nil, err
+		}
+	}
 	c.since = time.Time{}
 	return c, nil
+}
+
+// makeDirect splits a blocking communicator off, itself without blocking, and works with that from then on.
+func (c *Comm) makeDirect() error {
+	const call = "ncclCommSplit"
+	var child func() uintptr
+	if err := c.locked(call, func(h uintptr) (code int) {
+		child, code = c.lib.api.split(h, c.rank)
+		return code
+	}); err != nil {
+		return c.down(call, err)
+	}
+	if err := c.settle(call); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.parent, c.handle = c.handle, child()
+	return nil
 }
 
 // Rank returns this end's rank, and World the number of ranks.
@@ -152,6 +182,10 @@ func (c *Comm) Wait(e *cuda.Event) error {
 	if err != nil {
 		return c.down(call, err)
 	}
+	// An abort from another thread ends the work on the device too, and then the event is done.
+	if err := c.usable(call); err != nil {
+		return err
+	}
 	c.since = time.Time{}
 	return nil
 }
@@ -166,15 +200,22 @@ func (c *Comm) Close() error {
 	if c.grouping {
 		return fmt.Errorf("nccl: close inside a group: %w", ErrArgument)
 	}
+	if c.config.Direct { // finalising would block without bound; a flag finds out, with a deadline, that all are there
+		if _, err := c.AnyFlag(false); err != nil {
+			return err
+		}
+	}
 	if err := c.flag.free(); err != nil {
 		return err
 	}
-	c.since = time.Now()
-	if err := c.locked(call, c.lib.api.finalize); err != nil {
-		return c.down(call, err)
-	}
-	if err := c.settle(call); err != nil {
-		return err
+	if !c.config.Direct {
+		c.since = time.Now()
+		if err := c.locked(call, c.lib.api.finalize); err != nil {
+			return c.down(call, err)
+		}
+		if err := c.settle(call); err != nil {
+			return err
+		}
 	}
 	c.closed = true
 	return c.release("ncclCommDestroy", c.lib.api.destroy)

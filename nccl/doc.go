@@ -11,7 +11,7 @@
 // No wait here is without bound: [Library.Init], each collective's hand-over to the device, [Comm.Wait] and
 // [Comm.Close] end by the communicator's timeout, which runs from the first operation that is enqueued after the last
 // finished wait. NCCL itself reports nothing when a peer on the same host is killed or stopped: only the deadline
-// finds it.
+// finds it. [Config] has a faster mode, Direct, that gives up some of this.
 //
 // # The one way down
 //

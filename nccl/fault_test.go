@@ -111,6 +111,12 @@ func aborterRole(r *rank) error {
 	if !errors.Is(err, nccl.ErrAborted) || !errors.Is(err, cause) {
 		return fmt.Errorf("waiting while another goroutine aborts: %v", err)
 	}
+	if err := r.comm.Abort(errors.New("too late")); err != nil {
+		return err
+	}
+	if err := r.comm.Close(); !errors.Is(err, cause) {
+		return fmt.Errorf("close after two aborts: %v, want the first cause", err)
+	}
 	return r.afterwards(nil)
 }
 
@@ -171,7 +177,7 @@ func TestFaults(t *testing.T) {
 	if mustFind(t).Real {
 		t.Skip("needs the double")
 	}
-	const short = "DDPSTEP_TEST_TIMEOUT_MS=400 "
+	const short = timeoutVar + "=400 "
 	deadline := "deadline passed"
 	for _, tt := range []struct {
 		name   string
@@ -199,13 +205,20 @@ func TestFaults(t *testing.T) {
 		{"group refused", "call=ncclAllReduce,nth=2,do=code:5", []string{"group"}, [2]string{"NCCL error 5", "NCCL error 5"}, [2]int{1, 1}},
 		{"group end refused", "call=ncclGroupEnd,do=code:3", []string{"group"}, [2]string{"ncclGroupEnd: NCCL error 3", "ncclGroupEnd: NCCL error 3"}, [2]int{1, 1}},
 		{"slow, and in time", "rank=1,call=ncclAllReduce,do=delay:5", []string{"steps"}, [2]string{"", ""}, [2]int{0, 0}},
+		{"direct: collective hangs", direct + "rank=1,call=ncclAllReduce,nth=3,do=hang", []string{"steps"}, [2]string{deadline, deadline}, [2]int{2, 2}},
+		{"direct: collective refused", direct + "rank=1,call=ncclAllReduce,nth=2,do=code:2", []string{"steps"}, [2]string{deadline, "ncclAllReduce: NCCL error 2"}, [2]int{2, 2}},
+		{"direct: split hangs", direct + "rank=1,call=ncclCommSplit,do=hang", []string{"init"}, [2]string{"ncclCommSplit: " + deadline, "ncclCommSplit: " + deadline}, [2]int{1, 1}},
+		{"direct: split refused", direct + "rank=1,call=ncclCommSplit,do=code:3", []string{"init"}, [2]string{deadline, "ncclCommSplit: NCCL error 3"}, [2]int{1, 1}},
+		{"direct: peer gone at the end", direct + "rank=1,call=ncclAllReduce,nth=7,do=exit:3", []string{"steps"}, [2]string{deadline, "exit status 3"}, [2]int{2, 0}},
+		{"direct: all well", direct, []string{"steps"}, [2]string{"", ""}, [2]int{0, 0}},
 		{"device out of memory", "rank=1,call=cuMemAlloc_v2,nth=1,do=oom", []string{"steps"}, [2]string{deadline, "CUDA_ERROR_OUT_OF_MEMORY"}, [2]int{1, 0}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			env := short
-			if tt.fault != "" {
-				env += "DDPSTEP_DOUBLE_FAULT=" + tt.fault
+			env, fault := short, tt.fault
+			if f, ok := strings.CutPrefix(fault, direct); ok {
+				env, fault = short+direct, f
 			}
+			env += "DDPSTEP_DOUBLE_FAULT=" + fault
 			results, log := launch(t, 2, env, tt.roles...)
 			for i, r := range results {
 				all := r.out
@@ -234,7 +247,7 @@ func TestAbortHangs(t *testing.T) {
 	if mustFind(t).Real {
 		t.Skip("needs the double")
 	}
-	results, _ := launch(t, 2, "DDPSTEP_TEST_TIMEOUT_MS=200 DDPSTEP_DOUBLE_FAULT=rank=0,call=ncclCommAbort,do=hang", "init", "absent")
+	results, _ := launch(t, 2, timeoutVar+"=200 DDPSTEP_DOUBLE_FAULT=rank=0,call=ncclCommAbort,do=hang", "init", "absent")
 	if r := results[0]; r.err == nil || !strings.Contains(r.out, "ncclCommAbort did not return within 2s") {
 		t.Errorf("%v, %s", r.err, r.out)
 	}
@@ -245,7 +258,7 @@ func TestDoubleLies(t *testing.T) {
 	if mustFind(t).Real {
 		t.Skip("needs the double")
 	}
-	results, _ := launch(t, 2, "DDPSTEP_TEST_TIMEOUT_MS=400 DDPSTEP_DOUBLE_FAULT=rank=1,call=ncclAllReduce,nth=1,do=lie", "collectives")
+	results, _ := launch(t, 2, timeoutVar+"=400 DDPSTEP_DOUBLE_FAULT=rank=1,call=ncclAllReduce,nth=1,do=lie", "collectives")
 	if r := results[1]; r.err == nil || !strings.Contains(r.out, "int8 sum in place false: got 020303") {
 		t.Errorf("%v, %s", r.err, r.out)
 	}

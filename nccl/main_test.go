@@ -26,6 +26,8 @@ const (
 	rankVar  = "DDPSTEP_TEST_RANK"
 	worldVar = "DDPSTEP_TEST_WORLD"
 	dirVar   = "DDPSTEP_TEST_DIR" // a folder that all ranks see
+
+	timeoutVar = "DDPSTEP_TEST_TIMEOUT_MS" // a communicator's timeout; without it, one that nothing reaches
 )
 
 // A role is what one rank does, before its communicator exists.
@@ -58,7 +60,7 @@ func TestMain(m *testing.M) {
 	r := &rank{dir: os.Getenv(dirVar), timeout: 60 * time.Second}
 	r.rank, _ = strconv.Atoi(os.Getenv(rankVar))
 	r.world, _ = strconv.Atoi(os.Getenv(worldVar))
-	if ms, err := strconv.Atoi(os.Getenv("DDPSTEP_TEST_TIMEOUT_MS")); err == nil {
+	if ms, err := strconv.Atoi(os.Getenv(timeoutVar)); err == nil {
 		r.timeout = time.Duration(ms) * time.Millisecond
 	}
 	err := r.open(r.rank)
@@ -123,7 +125,9 @@ func (r *rank) join() (err error) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	r.comm, err = r.lib.Init(r.ctx, id, r.rank, r.world, nccl.Config{Timeout: r.timeout, Grace: 2 * time.Second})
+	r.comm, err = r.lib.Init(r.ctx, id, r.rank, r.world, nccl.Config{
+		Timeout: r.timeout, Grace: 2 * time.Second, Direct: os.Getenv("DDPSTEP_TEST_DIRECT") != "",
+	})
 	return err
 }
 
@@ -189,7 +193,10 @@ func launch(t *testing.T, n int, env string, names ...string) (results []result,
 	if l.Real {
 		needGPUs(t, l, n)
 	}
-	const limit = 60 * time.Second
+	limit := 60 * time.Second
+	if strings.Contains(env, timeoutVar) {
+		limit = 12 * time.Second // a deadline of less than a second, the grace period, and time to spare
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	dir := t.TempDir()

@@ -11,6 +11,9 @@
 package mpitest
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -137,7 +140,9 @@ func (l *Library) build(t testing.TB, verb, pkg string) string {
 	once, ok := builds.path[key]
 	if !ok {
 		out := filepath.Join(builds.dir, strings.Map(fileRune, key))
-		once = sync.OnceValues(func() (string, error) { return out, compile(verb, l.Tag, out, pkg) })
+		once = sync.OnceValues(func() (string, error) {
+			return out, errors.Join(noteSources(l.Tag, pkg), compile(verb, l.Tag, out, pkg))
+		})
 		builds.path[key] = once
 	}
 	builds.Unlock()
@@ -146,6 +151,43 @@ func (l *Library) build(t testing.TB, verb, pkg string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+func compile(verb, tag, out, pkg string) error {
+	args := []string{verb, "-tags", tag, "-o", out}
+	if verb == "test" {
+		args = append(args, "-c")
+	}
+	return goTool(append(args, pkg), nil)
+}
+
+// noteSources opens the folders of this module that pkg is built from. The go
+// command sees that and runs the test again when a file in them has changed;
+// otherwise it would repeat a cached result, as it knows only what the test
+// itself is built from, which a tag leaves out.
+func noteSources(tag, pkg string) error {
+	var dirs strings.Builder
+	err := goTool([]string{"list", "-deps", "-test", "-tags", tag, "-f", "{{with .Module}}{{if .Main}}{{$.Dir}}{{end}}{{end}}", pkg}, &dirs)
+	for _, dir := range strings.Fields(dirs.String()) {
+		if _, e := os.ReadDir(dir); e != nil {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// goTool runs the go command; its errors carry what it printed.
+func goTool(args []string, stdout io.Writer) error {
+	cmd := exec.Command("go", args...)
+	var text strings.Builder
+	cmd.Stdout, cmd.Stderr = stdout, &text
+	if stdout == nil {
+		cmd.Stdout = &text
+	}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, text.String())
+	}
+	return nil
 }
 
 func fileRune(r rune) rune {

@@ -120,15 +120,3 @@ func marked(mark string) (pids []int) {
 	}
 	return pids
 }
-
-func compile(verb, tag, out, pkg string) error {
-	args := []string{verb, "-tags", tag, "-o", out}
-	if verb == "test" {
-		args = append(args, "-c")
-	}
-	text, err := exec.Command("go", append(args, pkg)...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("go %s -tags %s %s: %w\n%s", verb, tag, pkg, err, text)
-	}
-	return nil
-}

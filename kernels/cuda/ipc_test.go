@@ -17,7 +17,7 @@ import (
 
 const handleVar = "DDPSTEP_TEST_HANDLE"
 
-var roles = map[string]func() error{"ipc": ipcRole}
+var roles = map[string]func() error{"ipc": ipcRole, "name": nameRole}
 
 // ipcRole opens the parent's buffer, and adds one to its second element by way of a kernel.
 func ipcRole() error {

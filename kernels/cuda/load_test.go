@@ -88,6 +88,33 @@ func TestSystemLoader(t *testing.T) {
 	}
 }
 
+// Without a path the library is found by its name, as a job's LD_LIBRARY_PATH has it.
+func TestOpenByName(t *testing.T) {
+	l := gpudouble.Need(t)
+	if l.Real {
+		t.Skip("needs the double")
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), role+"=name", "LD_LIBRARY_PATH="+l.Dir)
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "libcuda.so.1 2\n" {
+		t.Errorf("%v, %s", err, out)
+	}
+}
+
+// nameRole opens the library by name and says which it was, and how many devices it has.
+func nameRole() error {
+	d, err := cuda.Open("")
+	if err != nil {
+		return err
+	}
+	if err := d.Init(); err != nil {
+		return err
+	}
+	n, err := d.Count()
+	fmt.Println(d.Path(), n)
+	return err
+}
+
 // A program with this package in it must start where no CUDA is, whatever the loader is told. The test binary is one.
 func TestStartsUnderBindNow(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^$")

@@ -65,6 +65,7 @@ struct Call {
 
 struct Comm {
   World *world = nullptr;
+  Comm *child = nullptr;
   int rank = 0, size = 0, device = -1;
   bool blocking = false;
   std::atomic<bool> dead{false}, aborted{false}, finalizing{false};

@@ -110,6 +110,10 @@ void flush(Comm &c) {
 
 int accept(Comm &c, const std::vector<Call> &calls) {
   c.deferred.insert(c.deferred.end(), calls.begin(), calls.end());
+  if (c.blocking) {
+    flush(c);
+    return c.state;
+  }
   c.state = in_progress;
   c.polls = 2;
   return in_progress;
@@ -127,7 +131,7 @@ int submit(const char *name, Comm *c, Call x) {
   if (x.fault.todo == "code") {
     last_error("%s was told to fail", name);
     if (group.depth) group.failed = x.fault.value;
-    return fail(*c, x.fault.value);
+    return c->blocking ? x.fault.value : fail(*c, x.fault.value);
   }
   if (c->state != success) {
     last_error("Attempt to use communicator before the previous operation returned ncclSuccess");
@@ -265,6 +269,41 @@ EXPORT int ncclCommGetAsyncError(Comm *c, int *state) {
   return success;
 }
 
+// Only of all ranks in their order, into a blocking communicator that goes on where its parent stopped.
+EXPORT int ncclCommSplit(Comm *c, int color, int key, Comm **out, const Config *config) {
+  Entered in(c, "ncclCommSplit");
+  if (in.result) return in.result;
+  Fault f = enter("ncclCommSplit", c->rank);
+  if (f.todo == "code") return fail(*c, f.value);
+  if (color != 0 || key != c->rank || config->magic != 0xcafebeef || config->blocking != 1 || c->state != success || c->child) return fail(*c, invalid_argument);
+  c->state = in_progress;
+  c->worker.join();
+  c->worker = std::thread([c, out, f] {
+    try {
+      if (f.todo == "hang") c->wait([] { return false; });
+      c->barrier();
+    } catch (Aborted) {
+      return;
+    }
+    Comm *child = new Comm;
+    child->world = c->world;
+    child->rank = c->rank;
+    child->size = c->size;
+    child->device = c->device;
+    child->blocking = true;
+    child->barriers = c->barriers.load();
+    child->state = success;
+    child->worker = std::thread([] {});
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      comms.insert(child);
+    }
+    c->child = *out = child;
+    c->state = success;
+  });
+  return in_progress;
+}
+
 EXPORT int ncclCommFinalize(Comm *c) {
   Entered in(c, "ncclCommFinalize");
   if (in.result) return in.result;
@@ -292,6 +331,7 @@ EXPORT int ncclCommDestroy(Comm *c) {
   if (in.result) return in.result;
   if (int code = ddpstep::refused("ncclCommDestroy", c->rank)) return code;
   note("rank=%d call=ncclCommDestroy", c->rank);
+  if (c->child && !c->child->dead) note("rank=%d call=ncclCommDestroy use after free by its child", c->rank);
   c->worker.join();
   c->dead = true;
   return success;
@@ -302,6 +342,7 @@ EXPORT int ncclCommAbort(Comm *c) {
   if (in.result) return in.result;
   if (int code = ddpstep::refused("ncclCommAbort", c->rank)) return code;
   note("rank=%d call=ncclCommAbort", c->rank);
+  if (c->child && !c->child->dead) note("rank=%d call=ncclCommAbort use after free by its child", c->rank);
   c->aborted = true;
   c->worker.join();
   while (c->active != 0) usleep(50);
@@ -353,7 +394,7 @@ EXPORT int ncclGroupEnd() {
     Entered in(x.first, "ncclGroupEnd");
     if (in.result) return in.result;
     int r = code == success ? accept(*x.first, x.second) : fail(*x.first, code);
-    if (r != in_progress) code = r;
+    if (r != success) code = r;
   }
-  return code != success ? code : calls.empty() ? success : in_progress;
+  return code;
 }
