@@ -27,7 +27,7 @@ native)
 	for f in *.cu; do "${NVCC:-nvcc}" -fatbin -std=c++17 -O3 -fmad=false $gencode "$f" -o "$dir/${f%.cu}.fatbin"; done
 	;;
 host)
-	"${CXX:-g++}" -std=c++17 -O2 -ffp-contract=off -fPIC -shared -Wall -Wextra -Werror -DDDPSTEP_HOST -o "$2" -x c++ *.cu
+	"${CXX:-g++}" -std=c++17 -O2 -ffp-contract=off -fPIC -shared -Wall -Wextra -Werror -DDDPSTEP_HOST -I../internal/gpudouble -o "$2" -x c++ *.cu
 	;;
 *)
 	sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2

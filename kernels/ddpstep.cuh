@@ -17,7 +17,7 @@ typedef unsigned long long u64;
 #include <sched.h>
 #include <string.h>
 
-#include "../internal/gpudouble/kernel_abi.h"
+#include "kernel_abi.h"
 #define DEVICE static inline
 #define MEMBER static inline
 #define DEVICE_MEMBER inline

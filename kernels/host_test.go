@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/ddpstep/ddpstep/internal/gpudouble"
 )
 
 // A hosts is processes that run host-compiled kernels on memory that they share with the test: the kernels' own
@@ -34,35 +36,33 @@ type runner struct {
 // hostBase is where every runner maps the memory.
 const hostBase = 0x600000000000
 
-var buildHost = sync.OnceValues(func() (dir string, err error) {
-	if dir, err = os.MkdirTemp("", "ddpstep-kernels"); err != nil {
-		return "", err
+// buildHost compiles the kernels for the host, and the runner beside them.
+var buildHost = sync.OnceValues(func() (paths [2]string, err error) {
+	files, err := filepath.Glob("*.cu")
+	if err != nil {
+		return paths, err
 	}
-	for _, c := range [][]string{
-		{"./build.sh", "host", filepath.Join(dir, "kernels.so")},
-		{"g++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(dir, "runner"), "testdata/runner.cc", "-ldl"},
-	} {
-		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
-			return dir, fmt.Errorf("%v: %w\n%s", c, err, out)
-		}
+	if paths[0], err = gpudouble.Kernels(files...); err != nil {
+		return paths, err
 	}
-	return dir, nil
+	paths[1] = filepath.Join(filepath.Dir(paths[0]), "runner")
+	mine := fmt.Sprint(paths[1], os.Getpid()) // another test may be building it too
+	out, err := exec.Command("g++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-o", mine, "testdata/runner.cc", "-ldl").CombinedOutput()
+	if err != nil {
+		return paths, fmt.Errorf("runner: %w\n%s", err, out)
+	}
+	return paths, os.Rename(mine, paths[1])
 })
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if dir, _ := buildHost(); dir != "" {
-		os.RemoveAll(dir)
-	}
-	os.Exit(code)
-}
 
 func newHosts(t testing.TB, processes, bytes int) *hosts {
 	t.Helper()
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("needs g++ to compile the kernels for the host")
 	}
-	dir, err := buildHost()
+	if gpudouble.Need(t).Real {
+		t.Skip("needs the kernels' sources, and no GPU")
+	}
+	paths, err := buildHost()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func newHosts(t testing.TB, processes, bytes int) *hosts {
 	}
 	t.Cleanup(func() { syscall.Munmap(h.mem) })
 	for range processes {
-		cmd := exec.Command(filepath.Join(dir, "runner"), filepath.Join(dir, "kernels.so"), f.Name(), strconv.Itoa(bytes))
+		cmd := exec.Command(paths[1], paths[0], f.Name(), strconv.Itoa(bytes))
 		cmd.Stderr = os.Stderr
 		in, errIn := cmd.StdinPipe()
 		out, errOut := cmd.StdoutPipe()

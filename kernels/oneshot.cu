@@ -82,19 +82,25 @@ DEVICE bool gather(const OneShotArgs &a, const U4 *slot, u64 line, u64 at, u32 e
   });
 }
 
+// add_ranks gathers and adds ranks r .. r+G-1 while that many are left. It is false when the host gave up.
 template <class T, int G>
-DEVICE void add_ranks(const u64 (&x)[G], bool pre, typename T::Acc scale,
+DEVICE bool add_ranks(const OneShotArgs &a, const U4 *slot, u64 line, u32 epoch, bool pre, typename T::Acc scale, u32 &r,
                       typename T::Acc (&acc)[8 / sizeof(typename T::Bits)]) {
   const int n = 8 / sizeof(typename T::Bits);
-  UNROLL for (int g = 0; g < G; g++)
-    UNROLL for (int j = 0; j < n; j++)
-      acc[j] = add(acc[j], term<T>((typename T::Bits)(x[g] >> 64 / n * j), pre, scale));
+  for (; r + G <= a.world; r += G) {
+    u64 x[G] = {};
+    if (!gather<typename T::Bits>(a, slot, line, line * n, epoch, r, x)) return false;
+    UNROLL for (int g = 0; g < G; g++)
+      UNROLL for (int j = 0; j < n; j++)
+        acc[j] = add(acc[j], term<T>((typename T::Bits)(x[g] >> 64 / n * j), pre, scale));
+  }
+  return true;
 }
 
 template <class T>
 DEVICE void oneshot(const OneShotArgs &a) {
   typedef typename T::Bits Bits;
-  const int n = 8 / sizeof(Bits), G = 4;
+  const int n = 8 / sizeof(Bits);
   const bool pre = a.pre != 0;
   const typename T::Acc scale = (typename T::Acc)a.scale;
   const u64 lines = (a.count + n - 1) / n, begin = (u64)block() * kBlockLines;
@@ -120,16 +126,9 @@ DEVICE void oneshot(const OneShotArgs &a) {
     typename T::Acc acc[n];
     UNROLL for (int j = 0; j < n; j++) acc[j] = kNothing;
     u32 r = 0;
-    for (; r + G <= a.world; r += G) {
-      u64 x[G] = {};
-      if (!gather<Bits>(a, slot, i, i * n, epoch, r, x)) return;
-      add_ranks<T>(x, pre, scale, acc);
-    }
-    for (; r < a.world; r++) {
-      u64 x[1] = {};
-      if (!gather<Bits>(a, slot, i, i * n, epoch, r, x)) return;
-      add_ranks<T>(x, pre, scale, acc);
-    }
+    if (!add_ranks<T, 4>(a, slot, i, epoch, pre, scale, r, acc)) return;
+    if (!add_ranks<T, 2>(a, slot, i, epoch, pre, scale, r, acc)) return;
+    if (!add_ranks<T, 1>(a, slot, i, epoch, pre, scale, r, acc)) return;
     u64 out = 0;
     UNROLL for (int j = 0; j < n; j++) out |= (u64)finish<T>(acc[j], pre, scale) << 64 / n * j;
     store_eight((Bits *)a.result, i * n, a.count, out);
