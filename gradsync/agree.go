@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/ddpstep/ddpstep/gradsync/plan"
@@ -158,4 +159,48 @@ func firstDifference(zero, other []plan.Param) string {
 		return fmt.Sprintf("has %d parameters, rank 0 has %d", len(other), len(zero))
 	}
 	return "cuts the same parameters into other buckets than rank 0"
+}
+
+// AgreeSame is collective: it refuses a world in which a named property does
+// not have one value everywhere, and names the rank that stands out.
+func AgreeSame(w World, mine map[string]string) error {
+	raw, err := json.Marshal(mine)
+	if err != nil {
+		return err
+	}
+	texts, err := w.AllgatherBytes(raw)
+	if err != nil {
+		return err
+	}
+	all := make([]map[string]string, len(texts))
+	names := map[string]bool{}
+	for r, t := range texts {
+		if err := json.Unmarshal(t, &all[r]); err != nil {
+			return fmt.Errorf("rank %d described itself as %q: %w", r, t, err)
+		}
+		for name := range all[r] {
+			names[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		votes := map[string]int{}
+		for _, m := range all {
+			votes[m[name]]++
+		}
+		if len(votes) == 1 {
+			continue
+		}
+		most := all[0][name]
+		for _, m := range all {
+			if votes[m[name]] > votes[most] {
+				most = m[name]
+			}
+		}
+		for r, m := range all {
+			if m[name] != most {
+				return &AgreedError{ExitEnvironment, r, fmt.Sprintf("%s is %q here and %q on most ranks; make all ranks alike", name, m[name], most)}
+			}
+		}
+	}
+	return nil
 }

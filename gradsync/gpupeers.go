@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
 	"github.com/ddpstep/ddpstep/kernels"
@@ -17,8 +16,15 @@ import (
 type peers struct {
 	*gpuMemory
 	group    *kernels.Group
-	launches []*kernels.Launch // by bucket
-	lost     bool              // a peer did not come: nothing may be freed in order
+	launches []queued     // by bucket
+	copies   *cuda.Stream // for copying peers' gradients in
+	scratch  cuda.Buffer
+	lost     bool // a peer did not come: nothing may be freed in order
+}
+
+// queued is a prepared reduction: one kernel, or a pipeline of them.
+type queued interface {
+	Queue(*cuda.Stream) error
 }
 
 // peerHandles is what processes tell each other: the allocations that hold
@@ -151,7 +157,6 @@ func (p *peers) prepare(blocks []cuda.Buffer, algorithm string) error {
 			}
 		}
 	}
-	first, _ := l.Ranks(l.Proc)
 	for b, bucket := range p.cfg.Plan.Buckets {
 		column := func(views [][]cuda.Buffer) (c []cuda.Buffer) {
 			for _, v := range views {
@@ -160,38 +165,81 @@ func (p *peers) prepare(blocks []cuda.Buffer, algorithm string) error {
 			return c
 		}
 		scale := kernelScale(bucket.DType, p.cfg.Average, l.World)
-		var launch *kernels.Launch
-		var err error
-		switch p.choose(bucket.Bytes(), algorithm) {
-		case kernels.AlgorithmFold:
-			launch, err = p.gpu.kernels.Fold(kernels.Fold{Addends: column(addends), Results: column(results), Scale: scale})
-		case kernels.AlgorithmOneShot:
-			launch, err = p.gpu.kernels.OneShot(p.group, kernels.OneShot{
-				Addends: column(p.buckets), Result: p.buckets[0][b], Scale: scale, World: l.World, First: first})
-		default:
-			launch, err = p.gpu.kernels.TwoShot(p.group, kernels.TwoShot{Addends: column(addends), Results: column(results), Scale: scale})
-		}
+		launch, err := p.launch(p.choose(bucket.Bytes(), algorithm), column(addends), column(results), scale)
 		if err != nil {
 			return fmt.Errorf("bucket %d: %w", b, err)
 		}
-		p.own(freed(launch))
 		p.launches = append(p.launches, launch)
 	}
 	return nil
 }
 
-// Algorithms names what can be forced with --algorithm.
-var Algorithms = []string{"auto", kernels.AlgorithmOneShot.String(), kernels.AlgorithmTwoShot.String()}
+// launch prepares one bucket's reduction.
+func (p *peers) launch(a kernels.Algorithm, addends, results []cuda.Buffer, scale kernels.Scale) (queued, error) {
+	k, l := p.gpu.kernels, p.cfg.Layout
+	first, last := l.Ranks(l.Proc)
+	if a == kernels.AlgorithmCopyIn {
+		return p.copyIn(addends, results, scale)
+	}
+	var one *kernels.Launch
+	var err error
+	switch a {
+	case kernels.AlgorithmFold:
+		one, err = k.Fold(kernels.Fold{Addends: addends, Results: results, Scale: scale})
+	case kernels.AlgorithmOneShot:
+		one, err = k.OneShot(p.group, kernels.OneShot{Addends: addends[first:last], Result: addends[first], Scale: scale, World: l.World, First: first})
+	default:
+		one, err = k.TwoShot(p.group, kernels.TwoShot{Addends: addends, Results: results, Scale: scale})
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.own(freed(one))
+	return one, nil
+}
 
+func (p *peers) copyIn(addends, results []cuda.Buffer, scale kernels.Scale) (queued, error) {
+	l := p.cfg.Layout
+	if p.copies == nil { // the first bucket of this kind brings what all of them use
+		var err error
+		if p.copies, err = p.gpu.ctx.NewStream(); err != nil {
+			return nil, err
+		}
+		p.own(p.copies.Close)
+		if p.scratch, err = p.gpu.ctx.Alloc(cuda.Uint8, kernels.CopyInScratch(l.World-l.Local(l.Proc), kernels.CopyInChunk)); err != nil {
+			return nil, err
+		}
+		p.own(p.scratch.Free)
+	}
+	first, _ := l.Ranks(l.Proc)
+	pipe, err := p.gpu.kernels.CopyIn(p.group, kernels.CopyIn{Addends: addends, Results: results, First: first, Own: l.Local(l.Proc), Scale: scale,
+		Scratch: p.scratch, Copies: p.copies})
+	if err != nil {
+		return nil, err
+	}
+	p.own(pipe.Free)
+	return pipe, nil
+}
+
+// Algorithms names what can be forced on the peer transport.
+var Algorithms = []kernels.Algorithm{kernels.AlgorithmOneShot, kernels.AlgorithmTwoShot, kernels.AlgorithmCopyIn}
+
+// choose is kernels.Choose, unless an algorithm is forced that can take the message.
 func (p *peers) choose(bytes int64, algorithm string) kernels.Algorithm {
 	a := kernels.Choose(int(bytes), p.cfg.Layout.World, p.cfg.Layout.Procs)
-	switch {
-	case a == kernels.AlgorithmFold || !slices.Contains(Algorithms[1:], algorithm):
+	if a == kernels.AlgorithmFold {
 		return a
-	case algorithm == kernels.AlgorithmOneShot.String() && bytes <= kernels.OneShotBytes:
-		return kernels.AlgorithmOneShot
 	}
-	return kernels.AlgorithmTwoShot
+	for _, forced := range Algorithms {
+		if forced.String() != algorithm {
+			continue
+		}
+		if forced == kernels.AlgorithmOneShot && bytes > kernels.OneShotBytes {
+			return kernels.AlgorithmTwoShot
+		}
+		return forced
+	}
+	return a
 }
 
 func (p *peers) Name() string { return "fixed" }

@@ -3,21 +3,35 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync"
 	"github.com/ddpstep/ddpstep/gradsync/contract"
+	"github.com/ddpstep/ddpstep/gradsync/report"
 	"github.com/ddpstep/ddpstep/gradsync/shm"
 )
 
 // reduceFlags say what sums the buckets.
 type reduceFlags struct {
-	Device    string        `default:"auto" enum:"auto,cpu,gpu" help:"Where gradients live: auto (default), cpu or gpu."`
-	Reducer   string        `default:"fixed" enum:"fixed,mpi,nccl" help:"What sums them: fixed (rank order, the default), mpi or nccl."`
-	Transport string        `default:"auto" enum:"auto,shm,mpi" help:"What carries the bytes: auto (default), shm (shared memory) or mpi."`
-	Average   string        `default:"mean" enum:"mean,pre,none" help:"mean (default), pre (scale before the sum) or none."`
+	Reducer string `default:"fixed" enum:"fixed,mpi,nccl" help:"What sums them: fixed (rank order, the default), mpi or nccl."`
+	Average string `default:"mean" enum:"mean,pre,none" help:"mean (default), pre (scale before the sum) or none."`
+	deviceFlags
+}
+
+// deviceFlags say where gradients live and what carries them.
+type deviceFlags struct {
+	Device    string        `default:"auto" enum:"auto,cpu,gpu" help:"Where gradients live: gpu where every rank has one (auto, the default), cpu or gpu."`
+	GPU       int           `name:"gpu" json:"-" default:"-1" placeholder:"N" help:"This rank's GPU among the visible ones (by its place on the host)."`
+	Transport string        `default:"auto" enum:"auto,shm,mpi,peer,nccl" help:"What carries the bytes: auto (default); on the CPU shm or mpi, on GPUs peer or nccl."`
+	Algorithm string        `default:"auto" enum:"auto,oneshot,twoshot,copyin" help:"Force an algorithm of the peer transport (by size)."`
 	Deadline  time.Duration `default:"5m" placeholder:"T" help:"Longest wait for a peer (${default}); then exit code 7."`
-	ShmDir    string        `default:"" placeholder:"DIR" help:"Memory file system for shared buckets (/dev/shm)."`
+	ShmDir    string        `default:"/dev/shm" placeholder:"DIR" help:"Memory file system for shared buckets (${default})."`
+	NCCLLib   string        `name:"nccl-lib" placeholder:"FILE" help:"NCCL library (libnccl.so.2, wherever the loader finds it)."`
+	CUDALib   string        `name:"cuda-lib" placeholder:"FILE" help:"CUDA driver library (libcuda.so.1, likewise)."`
+	Kernels   string        `placeholder:"DIR" help:"Kernels made by nvcc in place of the built-in PTX."`
+	ShareGPU  bool          `name:"share-gpu" help:"Let ranks of a host share a GPU: for trying things out, not for measuring."`
 }
 
 func (f *reduceFlags) validate() error {
@@ -26,23 +40,112 @@ func (f *reduceFlags) validate() error {
 		return errors.New("--reducer mpi sums host memory: drop --device gpu")
 	case f.Device == "cpu" && f.Reducer == "nccl":
 		return errors.New("--reducer nccl sums GPU memory: drop --device cpu")
-	case f.Reducer == "mpi" && f.Transport == "shm":
-		return errors.New("--reducer mpi leaves the transport to MPI: drop --transport shm")
+	case f.Reducer != "fixed" && f.Transport != "auto":
+		return fmt.Errorf("--reducer %s has a transport of its own: drop --transport %s", f.Reducer, f.Transport)
+	}
+	if _, err := contract.ParseAverage(f.Average); err != nil {
+		return err
+	}
+	return f.deviceFlags.validate()
+}
+
+func (f *deviceFlags) validate() error {
+	onCPU := f.Transport == "shm" || f.Transport == "mpi"
+	onGPU := f.Transport == "peer" || f.Transport == "nccl"
+	switch {
+	case f.Device == "gpu" && onCPU:
+		return fmt.Errorf("--transport %s carries host memory: drop --device gpu", f.Transport)
+	case f.Device == "cpu" && onGPU:
+		return fmt.Errorf("--transport %s carries GPU memory: drop --device cpu", f.Transport)
 	case f.Deadline <= 0:
 		return fmt.Errorf("--deadline %v: must be positive, such as 5m", f.Deadline)
 	}
-	_, err := contract.ParseAverage(f.Average)
-	return err
+	return nil
 }
 
-// open makes the reducer, collectively.
-func (f *reduceFlags) openReducer(cfg gradsync.Config) (gradsync.Reducer, string, error) {
-	if f.Device == "gpu" || f.Reducer == "nccl" {
-		return nil, "", fmt.Errorf("%w: this build has no GPU support", gradsync.ErrEnvironment)
+// device is where a job's gradients live: a GPU, or the CPU when that is nil.
+type device struct {
+	*gradsync.GPU
+	flags *deviceFlags
+	note  string // why it is not a GPU
+}
+
+// openDevice chooses, collectively. needGPU and needCPU say what the reducers
+// can use; auto takes the GPU when every rank has one.
+func (f *deviceFlags) openDevice(w *job, needGPU, needCPU bool) (*device, error) {
+	needCPU = needCPU || f.Device == "cpu" || f.Transport == "shm" || f.Transport == "mpi"
+	needGPU = needGPU || f.Device == "gpu" || f.Transport == "peer" || f.Transport == "nccl"
+	if needCPU && !needGPU {
+		return &device{flags: f}, nil
 	}
-	dir := f.ShmDir
+	g, err := gradsync.OpenGPU(w, w.Host(), gradsync.GPUOptions{
+		CUDALib: f.CUDALib, NCCLLib: f.NCCLLib, Ordinal: f.GPU, Shared: f.ShareGPU, Native: f.Kernels})
+	var none *gradsync.NoGPU
+	switch {
+	case errors.As(err, &none) && needGPU:
+		return nil, &gradsync.AgreedError{Code: gradsync.ExitEnvironment, Rank: -1, Text: none.Error()}
+	case errors.As(err, &none):
+		return &device{flags: f, note: none.Error()}, nil
+	case err != nil:
+		return nil, err
+	}
+	return &device{GPU: g, flags: f}, nil
+}
+
+// reducer makes a reducer on the device, collectively.
+func (d *device) reducer(cfg gradsync.Config, name, transport string) (gradsync.Reducer, string, error) {
+	if d.GPU != nil && name != "mpi" {
+		return gradsync.OpenGPUReducer(cfg, d.GPU, name, transport, d.flags.Algorithm)
+	}
+	dir := d.flags.ShmDir
 	if dir == "" {
 		dir = shm.Dir
 	}
-	return gradsync.OpenCPU(cfg, f.Reducer, f.Transport, dir)
+	return gradsync.OpenCPU(cfg, name, transport, dir)
+}
+
+func (d *device) close() {
+	if d.GPU != nil {
+		d.GPU.Close()
+	}
+}
+
+// describe is the device for the report, nil for the CPU.
+func (d *device) describe() *report.GPU {
+	if d.GPU == nil {
+		return nil
+	}
+	v := d.GPU.Driver
+	return &report.GPU{Ordinal: d.Device.Ordinal, Name: d.Device.Name, UUID: d.Device.UUID, Bus: d.Device.Bus,
+		Driver: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10)}
+}
+
+// settings are the variables that change what NCCL and CUDA do, and so must be
+// the same on every rank. Which devices a task sees may differ.
+func settings(environ []string) map[string]string {
+	m := map[string]string{}
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		if (strings.HasPrefix(name, "NCCL_") || strings.HasPrefix(name, "CUDA_")) && name != "CUDA_VISIBLE_DEVICES" {
+			m["the variable "+name] = value
+		}
+	}
+	return m
+}
+
+// agreeVersions refuses ranks that run other versions or settings than most,
+// and adds what it learns to the report's versions.
+func agreeVersions(w *job, d *device, versions map[string]string) error {
+	same := map[string]string{}
+	if d.GPU != nil {
+		same = settings(os.Environ())
+		versions["cuda driver"] = d.describe().Driver
+		if l, err := d.NCCL(); err == nil { // else whoever needs it says so
+			versions["nccl"] = l.Version().String()
+		}
+	}
+	for name, v := range versions {
+		same["the version of "+name] = v
+	}
+	return gradsync.AgreeSame(w, same)
 }

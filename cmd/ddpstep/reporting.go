@@ -81,9 +81,9 @@ func fillReport(r *report.Report, j *gradsync.Job, c *runCmd) {
 }
 
 // gatherRanks fills the map of ranks, collectively.
-func gatherRanks(w *job, j *gradsync.Job, r *report.Report) error {
+func gatherRanks(w *job, j *gradsync.Job, d *device, r *report.Report) error {
 	lo, hi := j.Layout.Ranks(w.Rank())
-	raw, err := json.Marshal(report.Rank{Rank: w.Rank(), Host: w.Host(), LocalRank: w.LocalRank(), Logical: [2]int{lo, hi}})
+	raw, err := json.Marshal(report.Rank{Rank: w.Rank(), Host: w.Host(), LocalRank: w.LocalRank(), Logical: [2]int{lo, hi}, GPU: d.describe()})
 	if err != nil {
 		return err
 	}

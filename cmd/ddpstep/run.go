@@ -75,10 +75,11 @@ func (c *runCmd) run(w *job, stdout io.Writer) error {
 		return err
 	}
 	defer in.close()
-	job, err := c.prepare(w, in, rep)
+	job, dev, err := c.prepare(w, in, rep)
 	if err != nil {
 		return err
 	}
+	defer dev.close()
 	defer job.Reducer.Close()
 
 	history, err := c.openHistory(w, job)
@@ -116,7 +117,7 @@ func agreeFlags(w *job, c *runCmd) error {
 }
 
 // prepare plans the buckets and sets the reducer up.
-func (c *runCmd) prepare(w *job, in *inputs, rep *report.Report) (*gradsync.Job, error) {
+func (c *runCmd) prepare(w *job, in *inputs, rep *report.Report) (*gradsync.Job, *device, error) {
 	job := &gradsync.Job{Source: in.source, AllowNonFinite: c.AllowNonfinite, Interrupted: w.interrupted.Load}
 	err := func() (err error) {
 		if job.Layout, err = gradsync.NewLayout(in.world, w.Size(), w.Rank()); err != nil {
@@ -137,30 +138,49 @@ func (c *runCmd) prepare(w *job, in *inputs, rep *report.Report) (*gradsync.Job,
 		return nil
 	}()
 	if err := gradsync.Agree(w, err); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := gradsync.AgreePlan(w, job.Plan); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	job.World, job.Deadline = w, c.Deadline
 	fillReport(rep, job, c)
 	if err := c.checkBaseline(w, rep); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	r, note, err := c.openReducer(job.Config)
+	dev, err := c.openDevice(w, c.Reducer == "nccl", c.Reducer == "mpi")
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.connect(w, job, dev, rep); err != nil {
+		dev.close()
+		return nil, nil, err
+	}
+	return job, dev, nil
+}
+
+// connect makes the reducer, once it is known that all ranks are alike.
+func (c *runCmd) connect(w *job, job *gradsync.Job, dev *device, rep *report.Report) error {
+	if err := agreeVersions(w, dev, rep.Versions); err != nil {
+		return err
+	}
+	r, note, err := dev.reducer(job.Config, c.Reducer, c.Transport)
 	if err := gradsync.Agree(w, err); err != nil {
-		return nil, err
+		return err
 	}
 	job.Reducer = r
 	rep.Reducer = report.Reducer{Name: r.Name(), Device: r.Device(), Transport: r.Transport(), Note: note}
-	if note != "" && w.Rank() == 0 {
+	switch {
+	case note == "":
+		rep.Reducer.Note = dev.note
+	case w.Rank() == 0:
 		fmt.Fprintln(w.stderr, "ddpstep: note:", note)
 	}
-	if err := gatherRanks(w, job, rep); err != nil {
+	if err := gatherRanks(w, job, dev, rep); err != nil {
 		r.Close()
-		return nil, err
+		return err
 	}
-	return job, nil
+	return nil
 }
 
 // steps makes the warm-up and the counted steps that history lacks.
