@@ -31,6 +31,7 @@ func TestSlurm(t *testing.T) {
 		"no launcher":                    noLauncher,
 		"rank killed":                    rankKilled,
 		"rank killed, survivors left":    rankKilledSurvivorsLeft,
+		"rank stopped":                   rankStopped,
 		"cancelled":                      cancelled,
 		"cancelled under mpirun":         cancelledUnderMpirun,
 		"warned":                         warned,
@@ -244,12 +245,12 @@ func wrongBaseline(t *testing.T, s *site) {
 	}
 }
 
-// everyTaskAlone starts four tasks that cannot find each other, in the three
-// ways in which that happens.
+// everyTaskAlone starts four tasks that cannot find each other, in the ways in
+// which that happens. Open MPI under PMI2, which Debian's lacks, ends the
+// tasks by itself in MPI_Init: exit code 1, and its own long words.
 func everyTaskAlone(t *testing.T, s *site) {
 	for name, test := range map[string]struct{ binary, mpi, hint string }{
 		"srun without PMI":            {s.openmpi, "none", "use 'srun --mpi=pmix'"},
-		"PMI that the MPI has not":    {s.openmpi, "pmi2", "the launcher do not match"},
 		"ddpstep built without MPI":   {s.alone, "pmix", "this build has no MPI"},
 		"another library's interface": {s.mpich, "pmix", "the launcher do not match"},
 	} {
