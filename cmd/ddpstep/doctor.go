@@ -39,10 +39,13 @@ func (c *doctorCmd) Validate() error {
 
 func (c *doctorCmd) main(stdout, stderr io.Writer) int {
 	j := &job{stderr: stderr}
+	j.watch()
 	w, err := mpiboot.Init(mpiboot.Options{Deadline: c.Deadline, Stuck: j.stuck})
 	var refused *mpiboot.RefusedError
 	switch {
 	case errors.As(err, &refused):
+		j.leaving.Store(true)
+		letFirstSpeak()
 		return c.alone(stdout, stderr, refused)
 	case err != nil:
 		fmt.Fprintf(stderr, "ddpstep: %s: %v\n", j.place(), err)

@@ -80,6 +80,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if errors.As(err, &parse) && parse.Context.Command() != "" {
 			hint = "ddpstep " + parse.Context.Command() + " --help"
 		}
+		letFirstSpeak()
 		fmt.Fprintf(stderr, "ddpstep: %v; see %s\n", err, hint)
 		return gradsync.ExitUsage
 	}

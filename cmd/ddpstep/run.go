@@ -56,7 +56,7 @@ func (c *runCmd) main(stdout, stderr io.Writer) int {
 	if w == nil {
 		return code
 	}
-	w.watchSignals()
+	w.stepping.Store(true)
 	return w.finish(c.run(w, stdout))
 }
 

@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync"
@@ -22,15 +19,18 @@ const grace = 8 * time.Second
 // job is a started world and how to leave it.
 type job struct {
 	*mpiboot.World
-	stderr      io.Writer
-	interrupted atomic.Bool
+	signals
+	stderr io.Writer
 }
 
 // start joins the world. On failure it has said why and returns the exit code.
 func start(deadline time.Duration, stderr io.Writer) (*job, int) {
 	j := &job{stderr: stderr}
+	j.watch()
 	w, err := mpiboot.Init(mpiboot.Options{Deadline: deadline, Stuck: j.stuck})
 	if err != nil {
+		j.leaving.Store(true)
+		letFirstSpeak()
 		if rank, _, _, _ := mpiboot.Announced(); rank == 0 {
 			fmt.Fprintln(stderr, "ddpstep:", err)
 		}
@@ -38,6 +38,15 @@ func start(deadline time.Duration, stderr io.Writer) (*job, int) {
 	}
 	j.World = w
 	return j, gradsync.ExitOK
+}
+
+// letFirstSpeak delays the ranks that end in silence because rank 0 says why:
+// a launcher ends the others as soon as one has ended, and rank 0 may have been
+// started last.
+func letFirstSpeak() {
+	if rank, _, _, _ := mpiboot.Announced(); rank > 0 {
+		time.Sleep(echo)
+	}
 }
 
 // stuck is called on another thread when a call that cannot be polled has
@@ -59,6 +68,7 @@ func (j *job) place() string {
 // finish leaves the world after err, which Agree has made the same on every
 // rank unless a peer was lost, and returns the exit code.
 func (j *job) finish(err error) int {
+	j.leaving.Store(true)
 	code := exitCode(err)
 	var agreed *gradsync.AgreedError
 	switch {
@@ -96,19 +106,4 @@ func exitCode(err error) int {
 		return gradsync.ExitEnvironment
 	}
 	return gradsync.ExitCode(err)
-}
-
-// watchSignals makes SIGUSR1 and the first SIGTERM end the run after the
-// current step. A second SIGTERM has its usual effect.
-func (j *job) watchSignals() {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGUSR1, syscall.SIGTERM)
-	go func() {
-		for s := range c {
-			j.interrupted.Store(true)
-			if s == syscall.SIGTERM {
-				signal.Reset(syscall.SIGTERM)
-			}
-		}
-	}()
 }

@@ -124,26 +124,27 @@ func (b *Baseline) byName() map[string]Parameter {
 // other steps than the baseline's is an error too: equal means all of them.
 func (b *Baseline) Compare(now *Baseline) error {
 	was := b.byName()
-	if len(b.Steps) == len(now.Steps) {
-		for i, s := range now.Steps {
-			if s.Step != b.Steps[i].Step {
-				return fmt.Errorf("the baseline has step %d where this run has step %d", b.Steps[i].Step, s.Step)
-			}
-			if s.Digest == b.Steps[i].Digest {
-				continue
-			}
-			if i == len(now.Steps)-1 {
-				break // the parameters of the last step tell more
-			}
-			return fmt.Errorf("step %d has other bits than in the baseline", s.Step)
-		}
-	} else {
+	if len(b.Steps) != len(now.Steps) {
 		return fmt.Errorf("the baseline has %d steps, this run %d", len(b.Steps), len(now.Steps))
+	}
+	var last error
+	for i, s := range now.Steps {
+		if s.Step != b.Steps[i].Step {
+			return fmt.Errorf("the baseline has step %d where this run has step %d", b.Steps[i].Step, s.Step)
+		}
+		if s.Digest == b.Steps[i].Digest {
+			continue
+		}
+		err := fmt.Errorf("step %d has other bits than in the baseline", s.Step)
+		if i < len(now.Steps)-1 {
+			return err
+		}
+		last = err // unless its parameters tell more
 	}
 	for _, q := range now.Parameters {
 		if p := was[q.Name]; p.Digest != q.Digest {
 			return fmt.Errorf("parameter %q has other bits than in the baseline (digest %v, not %v)", q.Name, q.Digest, p.Digest)
 		}
 	}
-	return nil
+	return last
 }

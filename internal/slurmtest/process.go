@@ -59,22 +59,29 @@ func descendants(root int) []Process {
 	return list
 }
 
+// Env returns a variable of the environment that the process was started with,
+// or "" where there is none or the process has ended.
+func (p Process) Env(name string) string {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
+	if err != nil {
+		return ""
+	}
+	for _, entry := range strings.Split(string(env), "\x00") {
+		if value, found := strings.CutPrefix(entry, name+"="); found {
+			return value
+		}
+	}
+	return ""
+}
+
 // Processes lists what still runs of one job (an array task's own number, as
 // State reports it): the batch script, its clients and all tasks of all steps.
 // Slurm's own step daemons are not part of it.
 func (c *Cluster) Processes(jobID string) []Process {
-	want := []byte("SLURM_JOB_ID=" + jobID)
 	var list []Process
 	for _, p := range descendants(c.keeper.Process.Pid) {
-		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
-		if err != nil {
-			continue
-		}
-		for _, entry := range bytes.Split(env, []byte{0}) {
-			if bytes.Equal(entry, want) {
-				list = append(list, p)
-				break
-			}
+		if p.Env("SLURM_JOB_ID") == jobID {
+			list = append(list, p)
 		}
 	}
 	return list
