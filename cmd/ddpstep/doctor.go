@@ -11,6 +11,7 @@ import (
 	"github.com/ddpstep/ddpstep/gradsync"
 	"github.com/ddpstep/ddpstep/gradsync/preflight"
 	"github.com/ddpstep/ddpstep/gradsync/report"
+	"github.com/ddpstep/ddpstep/kernels/cuda"
 	"github.com/ddpstep/ddpstep/mpiboot"
 )
 
@@ -92,10 +93,26 @@ func observe() preflight.Facts {
 	f := preflight.Observe(os.LookupEnv)
 	f.Version = version
 	f.Host, _ = os.Hostname()
+	if n, ok := visibleGPUs(); ok {
+		f.GPUDevices = n
+	}
 	if _, size, launcher, ok := mpiboot.Announced(); ok {
 		f.Launcher, f.Announced = launcher, size
 	}
 	return f
+}
+
+// visibleGPUs counts what the CUDA driver shows to this process.
+func visibleGPUs() (int, bool) {
+	drv, err := cuda.Open(os.Getenv("DDPSTEP_CUDA_LIB"))
+	if err == nil {
+		err = drv.Init()
+	}
+	if err != nil {
+		return 0, false
+	}
+	n, err := drv.Count()
+	return n, err == nil
 }
 
 // examine gathers the facts of all ranks and judges them, collectively.

@@ -63,6 +63,15 @@ func (f *deviceFlags) validate() error {
 	return nil
 }
 
+// preflightDevice is what the preflight checks are asked about: ranks that
+// share a GPU on purpose need not have one each.
+func (f *deviceFlags) preflightDevice() string {
+	if f.ShareGPU {
+		return "auto"
+	}
+	return f.Device
+}
+
 // device is where a job's gradients live: a GPU, or the CPU when that is nil.
 type device struct {
 	*gradsync.GPU

@@ -67,7 +67,7 @@ func (c *runCmd) run(w *job, stdout io.Writer) error {
 	if err := agreeFlags(w, c); err != nil {
 		return err
 	}
-	if err := refuse(w, c.Device); err != nil {
+	if err := refuse(w, c.preflightDevice()); err != nil {
 		return err
 	}
 	in, err := c.openInputs(w.Size())

@@ -145,7 +145,7 @@ func gpusOf(f Facts) (n int, source string) {
 	if list, ok := f.Env["CUDA_VISIBLE_DEVICES"]; ok {
 		return len(devices(list)), "CUDA_VISIBLE_DEVICES"
 	}
-	return f.GPUDevices, "device files"
+	return f.GPUDevices, "seen on the host"
 }
 
 // visible looks for two ranks of a host that would take the same device.

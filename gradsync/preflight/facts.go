@@ -23,7 +23,7 @@ type Facts struct {
 	Env map[string]string `json:"env"`
 
 	CPUs        string `json:"cpus"`         // that this process may run on, as a list: 0-7,16; "" if unknown
-	GPUDevices  int    `json:"gpu_devices"`  // NVIDIA device files
+	GPUDevices  int    `json:"gpu_devices"`  // that the CUDA driver shows, or else NVIDIA device files
 	InfiniBand  bool   `json:"infiniband"`   // there is an adapter
 	ShmSize     uint64 `json:"shm_size"`     // bytes of /dev/shm, 0 where there is none
 	ShmFree     uint64 `json:"shm_free"`     //
