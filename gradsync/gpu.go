@@ -19,6 +19,7 @@ type GPUOptions struct {
 	Ordinal int    // among the visible devices; -1: by the rank's place on its host
 	Shared  bool   // ranks of a host may share a GPU, for tests on one
 	Native  string // folder of native kernels, empty for the embedded PTX
+	Direct  bool   // call NCCL without its helper threads, as it is fastest: for benchmarks
 }
 
 // GPU is one rank's device, with what runs on it.

@@ -195,6 +195,13 @@ func (x *gpuExchange) Reduce(b int) error {
 	if err := x.begin(b); err != nil {
 		return err
 	}
+	if err := x.queue(b); err != nil {
+		return err
+	}
+	return x.end(b)
+}
+
+func (x *gpuExchange) queue(b int) error {
 	chunks := x.chunks[b]
 	for k := range len(chunks) + 2 {
 		var in, out *chunk
@@ -221,7 +228,13 @@ func (x *gpuExchange) Reduce(b int) error {
 			return err
 		}
 	}
-	return x.end(b)
+	return nil
+}
+
+// Repeat is for benchmarks; see Repeater.
+func (x *gpuExchange) Repeat(b, n int) (float64, error) {
+	s, err := x.repeat(b, n, x.queue, x.nccl.Wait)
+	return s, lostOnGPU("NCCL exchange", err)
 }
 
 // move exchanges the addends of one chunk and the results of another, in one

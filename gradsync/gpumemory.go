@@ -33,6 +33,7 @@ type gpuMemory struct {
 	done    []*cuda.Event
 	pending []int // buckets whose reduction was started
 	sums    cuda.Buffer
+	graphs  map[[2]int]*cuda.Graph // by bucket and repetitions
 	closers []func() error
 }
 
@@ -201,6 +202,39 @@ func (m *gpuMemory) finish(wait func(*cuda.Event) error) ([]float64, error) {
 	}
 	m.pending = m.pending[:0]
 	return seconds, nil
+}
+
+// repeat queues n reductions with queue between two events, as a graph that is
+// kept for the next call, and waits with wait.
+func (m *gpuMemory) repeat(bucket, n int, queue func(int) error, wait func(*cuda.Event) error) (float64, error) {
+	key := [2]int{bucket, n}
+	if m.graphs[key] == nil {
+		g, err := m.comm.Capture(func() error {
+			for range n {
+				if err := queue(bucket); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+		m.own(g.Close)
+		if m.graphs == nil {
+			m.graphs = map[[2]int]*cuda.Graph{}
+		}
+		m.graphs[key] = g
+	}
+	begun, done := m.begun[bucket], m.done[bucket]
+	if err := errors.Join(begun.Record(m.comm), m.comm.LaunchGraph(m.graphs[key]), done.Record(m.comm)); err != nil {
+		return 0, err
+	}
+	if err := wait(done); err != nil {
+		return 0, err
+	}
+	d, err := done.Since(begun)
+	return d.Seconds() / float64(n), err
 }
 
 func (m *gpuMemory) Get(bucket int, lo, hi int64) ([]byte, error) {

@@ -24,7 +24,7 @@ func joinNCCL(cfg Config, g *GPU) (*nccl.Comm, error) {
 	if err := cfg.World.Bcast(id[:], 0); err != nil {
 		return nil, err
 	}
-	comm, err := lib.Init(g.ctx, id, cfg.World.Rank(), cfg.World.Size(), nccl.Config{Timeout: cfg.Deadline})
+	comm, err := lib.Init(g.ctx, id, cfg.World.Rank(), cfg.World.Size(), nccl.Config{Timeout: cfg.Deadline, Direct: g.options.Direct})
 	if err != nil {
 		return nil, lostOnGPU("NCCL initialisation", err)
 	}
@@ -103,6 +103,13 @@ func (r *ncclReducer) Reduce(b int) error {
 	if err := r.begin(b); err != nil {
 		return err
 	}
+	if err := r.queue(b); err != nil {
+		return err
+	}
+	return r.end(b)
+}
+
+func (r *ncclReducer) queue(b int) error {
 	if l := r.local[b]; l != nil {
 		if err := l.Queue(r.comm); err != nil {
 			return err
@@ -114,11 +121,15 @@ func (r *ncclReducer) Reduce(b int) error {
 		}
 	}
 	if l := r.mean[b]; l != nil {
-		if err := l.Queue(r.comm); err != nil {
-			return err
-		}
+		return l.Queue(r.comm)
 	}
-	return r.end(b)
+	return nil
+}
+
+// Repeat is for benchmarks; see Repeater.
+func (r *ncclReducer) Repeat(b, n int) (float64, error) {
+	s, err := r.repeat(b, n, r.queue, r.nccl.Wait)
+	return s, lostOnGPU("ncclAllReduce", err)
 }
 
 func (r *ncclReducer) Wait() ([]float64, error) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
 	"github.com/ddpstep/ddpstep/kernels"
@@ -253,27 +254,32 @@ func (p *peers) Transport() string {
 
 func (p *peers) Accumulator(t contract.DType) contract.DType { return t.Accumulator() }
 
-func (p *peers) Reduce(b int) error {
-	return errors.Join(p.begin(b), p.launches[b].Queue(p.comm), p.end(b))
-}
+func (p *peers) Reduce(b int) error { return errors.Join(p.begin(b), p.queue(b), p.end(b)) }
+
+func (p *peers) queue(b int) error { return p.launches[b].Queue(p.comm) }
+
+// Repeat is for benchmarks; see Repeater.
+func (p *peers) Repeat(b, n int) (float64, error) { return p.repeat(b, n, p.queue, p.wait) }
 
 // Wait polls; a deadline ends the spinning kernels, so that the device is free.
-func (p *peers) Wait() ([]float64, error) {
-	seconds, err := p.finish(func(e *cuda.Event) error {
-		err := cuda.Wait(e, p.deadline(), nil)
-		if !errors.Is(err, cuda.ErrDeadline) {
-			return err
-		}
-		p.lost = true
-		p.group.Abort()
-		lost := &LostError{Op: "all-reduce on the GPU", Cause: fmt.Sprintf("not there after %v", p.cfg.Deadline)}
-		if cuda.Wait(e, p.deadline(), nil) == nil && p.group.Waited() != "" {
-			lost.Cause = fmt.Sprintf("waited %v for %s", p.cfg.Deadline, p.group.Waited())
-		}
-		return lost
-	})
-	return seconds, err
+func (p *peers) Wait() ([]float64, error) { return p.finish(p.wait) }
+
+func (p *peers) wait(e *cuda.Event) error {
+	err := cuda.Wait(e, p.deadline(), nil)
+	if !errors.Is(err, cuda.ErrDeadline) {
+		return err
+	}
+	p.lost = true
+	p.group.Abort()
+	lost := &LostError{Op: "all-reduce on the GPU", Cause: fmt.Sprintf("not there after %v", p.cfg.Deadline)}
+	if cuda.Wait(e, time.Now().Add(abortWait), nil) == nil && p.group.Waited() != "" {
+		lost.Cause = fmt.Sprintf("waited %v for %s", p.cfg.Deadline, p.group.Waited())
+	}
+	return lost
 }
+
+// abortWait is how long spinning kernels may take to see that they were aborted.
+const abortWait = 2 * time.Second
 
 // Close lets the peers' memory go before its owners free it: it is collective,
 // unless a peer was lost; then the driver frees everything when the process

@@ -52,6 +52,14 @@ type digester interface {
 	Digests() ([]digest.Digest, error)
 }
 
+// A Repeater reduces a bucket again and again on the device, for benchmarks.
+type Repeater interface {
+	// Repeat queues n reductions of a bucket back to back, as one CUDA graph,
+	// and returns the seconds that one took on the device. All processes call
+	// it alike. It is warm from the second call with the same n.
+	Repeat(bucket, n int) (float64, error)
+}
+
 // Config is what every reducer needs to know.
 type Config struct {
 	World    World

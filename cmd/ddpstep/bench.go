@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,15 +17,16 @@ import (
 )
 
 type benchCmd struct {
-	MinBytes byteSize      `short:"b" default:"4K" placeholder:"SIZE" help:"Smallest message (${default}); K, M and G are powers of 1024."`
-	MaxBytes byteSize      `short:"e" default:"64M" placeholder:"SIZE" help:"Largest message (${default})."`
-	Factor   int           `short:"f" default:"4" placeholder:"N" help:"From one size to the next (${default})."`
-	DType    []string      `name:"dtype" default:"float32" placeholder:"T,…" help:"Element types (${default})."`
-	Reducers []string      `default:"fixed,mpi" placeholder:"R,…" help:"Reducers side by side (${default}); fixed:shm or fixed:mpi forces a transport."`
-	Repeats  int           `short:"n" default:"9" placeholder:"N" help:"Measurements of each, of which the median counts (${default})."`
-	Deadline time.Duration `default:"5m" placeholder:"T" help:"Longest wait for a peer (${default})."`
-	ShmDir   string        `default:"/dev/shm" placeholder:"DIR" help:"Memory file system for shared buckets (${default})."`
-	JSON     bool          `name:"json" help:"Print JSON."`
+	MinBytes byteSize `short:"b" default:"4K" placeholder:"SIZE" help:"Smallest message (${default}); K, M and G are powers of 1024."`
+	MaxBytes byteSize `short:"e" default:"64M" placeholder:"SIZE" help:"Largest message (${default})."`
+	Factor   int      `short:"f" default:"4" placeholder:"N" help:"From one size to the next (${default})."`
+	DType    []string `name:"dtype" default:"float32" placeholder:"T,…" help:"Element types (${default})."`
+	Reducers []string `placeholder:"R,…" help:"Reducers side by side (fixed,mpi, or fixed,nccl on GPUs); fixed:shm, :mpi, :peer or :nccl forces a transport."`
+	Repeats  int      `short:"n" default:"9" placeholder:"N" help:"Measurements of each, of which the median counts (${default})."`
+	JSON     bool     `name:"json" help:"Print JSON."`
+	deviceFlags
+
+	onCPU, onGPU bool // what the reducers asked for need
 }
 
 // Help is shown by ddpstep bench --help.
@@ -34,7 +34,8 @@ func (*benchCmd) Help() string {
 	return `Every reducer sums the same messages in turn, in place, back to back, and its answer is checked first. Times are
 of the slowest rank; bandwidths are those of nccl-tests; the last columns are times the speed of the last reducer.
 
-  mpirun -np 4 ddpstep bench --dtype float32,float64`
+  mpirun -np 4 ddpstep bench --dtype float32,float64
+  mpirun -np 2 ddpstep bench --device gpu -b 512 -e 512M`
 }
 
 // byteSize is a number of bytes, written with K, M or G as nccl-tests does.
@@ -64,21 +65,29 @@ func (c *benchCmd) Validate() error {
 		return fmt.Errorf("--factor %d: must be at least 2", c.Factor)
 	case c.Repeats < 1:
 		return fmt.Errorf("--repeats %d: must be at least 1", c.Repeats)
-	case c.Deadline <= 0:
-		return fmt.Errorf("--deadline %v: must be positive", c.Deadline)
 	}
 	for _, t := range c.DType {
 		if _, err := contract.ParseDType(t); err != nil {
 			return fmt.Errorf("--dtype: %w", err)
 		}
 	}
-	known := []string{"fixed", "fixed:shm", "fixed:mpi", "mpi"}
+	onCPU, onGPU := c.Device == "cpu", c.Device == "gpu"
 	for _, r := range c.Reducers {
-		if !slices.Contains(known, r) {
-			return fmt.Errorf("--reducers: unknown %q; use %s", r, strings.Join(known, ", "))
+		switch r {
+		case "fixed":
+		case "fixed:shm", "fixed:mpi", "mpi":
+			onCPU = true
+		case "fixed:peer", "fixed:nccl", "nccl":
+			onGPU = true
+		default:
+			return fmt.Errorf("--reducers: unknown %q; use fixed, fixed:shm, fixed:mpi, fixed:peer, fixed:nccl, mpi or nccl", r)
 		}
 	}
-	return nil
+	if onCPU && onGPU {
+		return errors.New("--reducers: some sum host memory and some GPU memory; measure them apart")
+	}
+	c.onGPU, c.onCPU = onGPU, onCPU
+	return c.deviceFlags.validate()
 }
 
 // benchRow is one message size.
@@ -110,6 +119,21 @@ func (c *benchCmd) run(w *job, stdout io.Writer) error {
 	if w.Rank() != 0 {
 		stdout = io.Discard
 	}
+	c.direct = true // as nccl-tests calls it
+	dev, err := c.openDevice(w, c.onGPU, c.onCPU)
+	if err != nil {
+		return err
+	}
+	defer dev.close()
+	if err := agreeVersions(w, dev, map[string]string{"ddpstep": version, "mpi": w.Library()}); err != nil {
+		return err
+	}
+	if len(c.Reducers) == 0 {
+		c.Reducers = []string{"fixed", "mpi"}
+		if dev.GPU != nil {
+			c.Reducers[1] = "nccl"
+		}
+	}
 	rows := []benchRow{}
 	wrong := int64(0)
 	for _, name := range c.DType {
@@ -118,10 +142,10 @@ func (c *benchCmd) run(w *job, stdout io.Writer) error {
 			return err
 		}
 		if !c.JSON {
-			c.header(w, stdout)
+			c.header(w, dev, stdout)
 		}
 		for size := int64(c.MinBytes); size <= int64(c.MaxBytes); size *= int64(c.Factor) {
-			row, err := c.measure(w, t, size)
+			row, err := c.measure(w, dev, t, size)
 			if err != nil {
 				return err
 			}
@@ -155,7 +179,7 @@ func (c *benchCmd) run(w *job, stdout io.Writer) error {
 
 // measure times every reducer on one message size, in turn, so that a slow
 // moment of the machine meets all of them.
-func (c *benchCmd) measure(w *job, t contract.DType, size int64) (*benchRow, error) {
+func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (*benchRow, error) {
 	n := max(size/int64(t.Size()), 1)
 	params := []plan.Param{{Name: "message", DType: t, Shape: []int64{n}}}
 	p, err := plan.New(params, plan.All)
@@ -178,9 +202,9 @@ func (c *benchCmd) measure(w *job, t contract.DType, size int64) (*benchRow, err
 	for _, spec := range c.Reducers {
 		name, transport, forced := strings.Cut(spec, ":")
 		if !forced {
-			transport = "auto"
+			transport = c.Transport
 		}
-		r, _, err := gradsync.OpenCPU(cfg, name, transport, c.ShmDir)
+		r, _, err := dev.reducer(cfg, name, transport)
 		if err := gradsync.Agree(w, err); err != nil {
 			return nil, err
 		}
@@ -196,7 +220,7 @@ func (c *benchCmd) measure(w *job, t contract.DType, size int64) (*benchRow, err
 		}
 		row.Results = append(row.Results, benchResult{Reducer: spec, Wrong: bad})
 	}
-	iters := int(min(max((32<<20)/row.Bytes, 4), 400))
+	iters := int(min(max((32<<20)/row.Bytes, 4), 400)) // of one measurement
 	samples := make([][]float64, len(reducers))
 	for range c.Repeats + 1 { // the first warms up
 		for i, r := range reducers {
@@ -215,10 +239,11 @@ func (c *benchCmd) measure(w *job, t contract.DType, size int64) (*benchRow, err
 	return row, nil
 }
 
-// timeLoop reduces iters times and returns the slowest rank's seconds for one.
-func timeLoop(w *job, r gradsync.Reducer, iters int) (float64, error) {
-	if err := w.Barrier(); err != nil {
-		return 0, err
+// reduceLoop reduces iters times and returns the seconds that one took: by the
+// device's own clock where there is one.
+func reduceLoop(r gradsync.Reducer, iters int) (float64, error) {
+	if d, ok := r.(gradsync.Repeater); ok {
+		return d.Repeat(0, iters)
 	}
 	begin := time.Now()
 	for range iters {
@@ -226,10 +251,20 @@ func timeLoop(w *job, r gradsync.Reducer, iters int) (float64, error) {
 			return 0, err
 		}
 	}
-	if _, err := r.Wait(); err != nil {
+	_, err := r.Wait()
+	return time.Since(begin).Seconds() / float64(iters), err
+}
+
+// timeLoop is reduceLoop's time on the slowest rank.
+func timeLoop(w *job, r gradsync.Reducer, iters int) (float64, error) {
+	if err := w.Barrier(); err != nil {
 		return 0, err
 	}
-	mine, err := json.Marshal(time.Since(begin).Seconds() / float64(iters))
+	took, err := reduceLoop(r, iters)
+	if err != nil {
+		return 0, err
+	}
+	mine, err := json.Marshal(took)
 	if err != nil {
 		return 0, err
 	}
@@ -248,8 +283,8 @@ func timeLoop(w *job, r gradsync.Reducer, iters int) (float64, error) {
 	return slowest, nil
 }
 
-func (c *benchCmd) header(w *job, out io.Writer) {
-	fmt.Fprintf(out, "# all-reduce in place, %s, %s, median of %d\n", mpiName(w.Library()), plural(w.Size(), "process"), c.Repeats)
+func (c *benchCmd) header(w *job, dev *device, out io.Writer) {
+	fmt.Fprintf(out, "# all-reduce in place on the %s, %s, %s, median of %d\n", dev.kind(), mpiName(w.Library()), plural(w.Size(), "process"), c.Repeats)
 	fmt.Fprintf(out, "%12s %8s", "bytes", "dtype")
 	for _, r := range c.Reducers {
 		fmt.Fprintf(out, " | %9s µs %7s %7s %5s", r, "algbw", "busbw", "wrong")

@@ -31,7 +31,8 @@ type deviceFlags struct {
 	NCCLLib   string        `name:"nccl-lib" placeholder:"FILE" help:"NCCL library (libnccl.so.2, wherever the loader finds it)."`
 	CUDALib   string        `name:"cuda-lib" placeholder:"FILE" help:"CUDA driver library (libcuda.so.1, likewise)."`
 	Kernels   string        `placeholder:"DIR" help:"Kernels made by nvcc in place of the built-in PTX."`
-	ShareGPU  bool          `name:"share-gpu" help:"Let ranks of a host share a GPU: for trying things out, not for measuring."`
+	direct    bool
+	ShareGPU  bool `name:"share-gpu" help:"Let ranks of a host share a GPU: for trying things out, not for measuring."`
 }
 
 func (f *reduceFlags) validate() error {
@@ -88,7 +89,7 @@ func (f *deviceFlags) openDevice(w *job, needGPU, needCPU bool) (*device, error)
 		return &device{flags: f}, nil
 	}
 	g, err := gradsync.OpenGPU(w, w.Host(), gradsync.GPUOptions{
-		CUDALib: f.CUDALib, NCCLLib: f.NCCLLib, Ordinal: f.GPU, Shared: f.ShareGPU, Native: f.Kernels})
+		CUDALib: f.CUDALib, NCCLLib: f.NCCLLib, Ordinal: f.GPU, Shared: f.ShareGPU, Native: f.Kernels, Direct: f.direct})
 	var none *gradsync.NoGPU
 	switch {
 	case errors.As(err, &none) && needGPU:
@@ -117,6 +118,14 @@ func (d *device) close() {
 	if d.GPU != nil {
 		d.GPU.Close()
 	}
+}
+
+// kind is cpu or gpu.
+func (d *device) kind() string {
+	if d.GPU == nil {
+		return "cpu"
+	}
+	return "gpu"
 }
 
 // describe is the device for the report, nil for the CPU.
