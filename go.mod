@@ -3,6 +3,7 @@ module github.com/ddpstep/ddpstep
 go 1.25.0
 
 require (
+	github.com/NVIDIA/go-nvml v0.13.4-1
 	github.com/alecthomas/kong v1.17.0
 	github.com/dustin/go-humanize v1.0.1
 	github.com/google/go-cmp v0.7.0
