@@ -1,5 +1,3 @@
-//go:build cgo
-
 // Command ddpstep-nvml asks NVML about the GPUs of this host and prints the
 // answer as one JSON object. ddpstep runs it before MPI_Init; it can be run by
 // hand as well, without arguments.
