@@ -218,11 +218,11 @@ func (u *user) spoil(t *testing.T, name string) {
 func qualify(t *testing.T, s *site) {
 	u := s.user(t, s.openmpi)
 	args := []string{"--params", u.small(t), "--steps", "2"}
-	env := []string{"DDPSTEP_MAX_BYTES=64K", "DDPSTEP_REPEATS=1"}
+	env := []string{"DDPSTEP_MIN_BYTES=8M", "DDPSTEP_MAX_BYTES=8M", "DDPSTEP_REPEATS=1"}
 	id := u.submit(t, env, append([]string{"--ntasks-per-node=2", u.committed(slurm.Qualify)}, args...)...)
 	u.ends(t, id, "COMPLETED", 0)
 	same(t, readReport(t, u.file("reports", id, "report.json")), u.reference(t, "4", args...))
-	for file, want := range map[string]string{"doctor.json": `"format": "ddpstep-doctor/1"`, "bench.json": `"bytes": 65536`} {
+	for file, want := range map[string]string{"doctor.json": `"format": "ddpstep-doctor/1"`, "bench.json": `"bytes": 8388608`} {
 		if text := u.read(t, "reports", id, file); !strings.Contains(text, want) {
 			t.Errorf("%s lacks %s:\n%s", file, want, text)
 		}
