@@ -4,6 +4,7 @@ package slurm_test
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,7 +97,7 @@ func (u *user) lost(t *testing.T, id string) {
 	}
 	u.gone(t, id)
 	text := u.output(t, state)
-	if !strings.Contains(text, "no answer from rank 1\n") {
+	if !regexp.MustCompile(`(no answer from|waiting for) rank 1\b`).MatchString(text) {
 		t.Errorf("no survivor names the lost rank 1:\n%s", text)
 	}
 	if !strings.Contains(text, "Abort(7)") && !strings.Contains(text, "errorcode 7") {
