@@ -45,7 +45,7 @@ func start(deadline time.Duration, stderr io.Writer) (*job, int) {
 // started last.
 func letFirstSpeak() {
 	if rank, _, _, _ := mpiboot.Announced(); rank > 0 {
-		time.Sleep(echo)
+		time.Sleep(courtesy)
 	}
 }
 
