@@ -18,31 +18,34 @@ import (
 // built here, on the CPU.
 func TestSlurm(t *testing.T) {
 	s := newSite(t)
-	for name, test := range map[string]func(*testing.T, *site){
-		"one node":                       oneNode,
-		"several nodes":                  severalNodes,
-		"several nodes by mpirun":        byMpirun,
-		"PMI2 with MPICH":                byPMI2,
-		"matrix":                         matrix,
-		"nightly":                        nightly,
-		"qualify":                        qualify,
-		"wrong baseline":                 wrongBaseline,
-		"every task alone":               everyTaskAlone,
-		"no launcher":                    noLauncher,
-		"rank killed":                    rankKilled,
-		"rank killed, survivors left":    rankKilledSurvivorsLeft,
-		"rank stopped":                   rankStopped,
-		"cancelled":                      cancelled,
-		"cancelled under mpirun":         cancelledUnderMpirun,
-		"warned":                         warned,
-		"warned under mpirun":            warnedUnderMpirun,
-		"time limit":                     timeLimit,
-		"requeued":                       requeued,
-		"failing, one rank ends earlier": failing,
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *site)
+	}{
+		{"time limit", timeLimit}, // first: Slurm takes its time to notice
+		{"one node", oneNode},
+		{"several nodes", severalNodes},
+		{"several nodes by mpirun", byMpirun},
+		{"PMI2 with MPICH", byPMI2},
+		{"matrix", matrix},
+		{"nightly", nightly},
+		{"qualify", qualify},
+		{"wrong baseline", wrongBaseline},
+		{"every task alone", everyTaskAlone},
+		{"no launcher", noLauncher},
+		{"rank killed", rankKilled},
+		{"rank killed, survivors left", rankKilledSurvivorsLeft},
+		{"rank stopped", rankStopped},
+		{"cancelled", cancelled},
+		{"cancelled under mpirun", cancelledUnderMpirun},
+		{"warned", warned},
+		{"warned under mpirun", warnedUnderMpirun},
+		{"requeued", requeued},
+		{"failing, one rank ends earlier", failing},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			test(t, s)
+			test.run(t, s)
 		})
 	}
 }

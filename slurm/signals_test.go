@@ -111,10 +111,7 @@ func cancelled(t *testing.T, s *site) {
 	id := u.submit(t, nil, append([]string{u.committed(slurm.OneNode)}, u.endless(t)...)...)
 	u.stepping(t, id, u.file("reports", id, "report.jsonl"), 2)
 	u.Cancel(t, id)
-	if state := u.Wait(t, id, patience)[0]; state.State != "CANCELLED" {
-		t.Errorf("%v, want CANCELLED", state)
-	}
-	u.gone(t, id)
+	u.ends(t, id, "CANCELLED", 0)
 	interrupted(t, u.file("reports", id, "report.json"))
 }
 
