@@ -117,11 +117,12 @@ func (u *user) submit(t *testing.T, env []string, args ...string) string {
 	return u.Submit(t, u.dir, env, args...)
 }
 
-// ends waits for a job of one task and holds its state and exit code.
+// ends waits for a job of one task and holds its state and exit code, which
+// must be one that the script gave: a script that a signal ended has none.
 func (u *user) ends(t *testing.T, id, state string, code int) slurmtest.JobState {
 	t.Helper()
 	s := u.Wait(t, id, patience)[0]
-	if s.State != state || s.ExitCode != code {
+	if s.State != state || s.ExitCode != code || s.Signal != 0 {
 		t.Errorf("%v, want %s with exit code %d; it wrote:\n%s", s, state, code, u.output(t, s))
 	}
 	u.gone(t, s.ID)

@@ -18,31 +18,34 @@ import (
 // built here, on the CPU.
 func TestSlurm(t *testing.T) {
 	s := newSite(t)
-	for name, test := range map[string]func(*testing.T, *site){
-		"one node":                       oneNode,
-		"several nodes":                  severalNodes,
-		"several nodes by mpirun":        byMpirun,
-		"PMI2 with MPICH":                byPMI2,
-		"matrix":                         matrix,
-		"nightly":                        nightly,
-		"qualify":                        qualify,
-		"wrong baseline":                 wrongBaseline,
-		"every task alone":               everyTaskAlone,
-		"no launcher":                    noLauncher,
-		"rank killed":                    rankKilled,
-		"rank killed, survivors left":    rankKilledSurvivorsLeft,
-		"rank stopped":                   rankStopped,
-		"cancelled":                      cancelled,
-		"cancelled under mpirun":         cancelledUnderMpirun,
-		"warned":                         warned,
-		"warned under mpirun":            warnedUnderMpirun,
-		"time limit":                     timeLimit,
-		"requeued":                       requeued,
-		"failing, one rank ends earlier": failing,
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *site)
+	}{
+		{"time limit", timeLimit}, // first: Slurm takes its time to notice
+		{"one node", oneNode},
+		{"several nodes", severalNodes},
+		{"several nodes by mpirun", byMpirun},
+		{"PMI2 with MPICH", byPMI2},
+		{"matrix", matrix},
+		{"nightly", nightly},
+		{"qualify", qualify},
+		{"wrong baseline", wrongBaseline},
+		{"every task alone", everyTaskAlone},
+		{"no launcher", noLauncher},
+		{"rank killed", rankKilled},
+		{"rank killed, survivors left", rankKilledSurvivorsLeft},
+		{"rank stopped", rankStopped},
+		{"cancelled", cancelled},
+		{"cancelled under mpirun", cancelledUnderMpirun},
+		{"warned", warned},
+		{"warned under mpirun", warnedUnderMpirun},
+		{"requeued", requeued},
+		{"failing, one rank ends earlier", failing},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			test(t, s)
+			test.run(t, s)
 		})
 	}
 }
@@ -218,11 +221,11 @@ func (u *user) spoil(t *testing.T, name string) {
 func qualify(t *testing.T, s *site) {
 	u := s.user(t, s.openmpi)
 	args := []string{"--params", u.small(t), "--steps", "2"}
-	env := []string{"DDPSTEP_MAX_BYTES=64K", "DDPSTEP_REPEATS=1"}
+	env := []string{"DDPSTEP_MIN_BYTES=8M", "DDPSTEP_MAX_BYTES=8M", "DDPSTEP_REPEATS=1"}
 	id := u.submit(t, env, append([]string{"--ntasks-per-node=2", u.committed(slurm.Qualify)}, args...)...)
 	u.ends(t, id, "COMPLETED", 0)
 	same(t, readReport(t, u.file("reports", id, "report.json")), u.reference(t, "4", args...))
-	for file, want := range map[string]string{"doctor.json": `"format": "ddpstep-doctor/1"`, "bench.json": `"bytes": 65536`} {
+	for file, want := range map[string]string{"doctor.json": `"format": "ddpstep-doctor/1"`, "bench.json": `"bytes": 8388608`} {
 		if text := u.read(t, "reports", id, file); !strings.Contains(text, want) {
 			t.Errorf("%s lacks %s:\n%s", file, want, text)
 		}

@@ -4,6 +4,7 @@ package slurm_test
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,7 +61,9 @@ func rankKilled(t *testing.T, s *site) {
 
 // rankKilledSurvivorsLeft has nobody end the other ranks: they find out. It
 // takes PMI2, and so MPICH, because Slurm's PMIx plug-in ends a step that loses
-// a rank to a signal, with or without --kill-on-bad-exit.
+// a rank to a signal, with or without --kill-on-bad-exit. It takes TCP because
+// UCX would otherwise read the lost rank's memory, and end the reader itself
+// when that fails; between real hosts there is no such memory.
 func rankKilledSurvivorsLeft(t *testing.T, s *site) {
 	if s.mpich == "" {
 		t.Skip("SKIPPED: needs MPICH: apt-get install mpich libmpich-dev")
@@ -70,7 +73,7 @@ func rankKilledSurvivorsLeft(t *testing.T, s *site) {
 #SBATCH --nodes=2 --ntasks-per-node=2
 srun --mpi=pmi2 --kill-on-bad-exit=0 bin/ddpstep run "$@" --out report.json
 `)
-	id := u.submit(t, nil, append([]string{script}, u.endless(t)...)...)
+	id := u.submit(t, []string{"UCX_TLS=tcp,self"}, append([]string{script}, u.endless(t)...)...)
 	u.stepping(t, id, u.file("report.jsonl"), 2)
 	u.signalRank(t, id, "1", syscall.SIGKILL)
 	u.lost(t, id)
@@ -94,7 +97,7 @@ func (u *user) lost(t *testing.T, id string) {
 	}
 	u.gone(t, id)
 	text := u.output(t, state)
-	if !strings.Contains(text, "no answer from rank 1\n") {
+	if !regexp.MustCompile(`(no answer from|waiting for) rank 1\b`).MatchString(text) {
 		t.Errorf("no survivor names the lost rank 1:\n%s", text)
 	}
 	if !strings.Contains(text, "Abort(7)") && !strings.Contains(text, "errorcode 7") {
@@ -108,10 +111,7 @@ func cancelled(t *testing.T, s *site) {
 	id := u.submit(t, nil, append([]string{u.committed(slurm.OneNode)}, u.endless(t)...)...)
 	u.stepping(t, id, u.file("reports", id, "report.jsonl"), 2)
 	u.Cancel(t, id)
-	if state := u.Wait(t, id, patience)[0]; state.State != "CANCELLED" {
-		t.Errorf("%v, want CANCELLED", state)
-	}
-	u.gone(t, id)
+	u.ends(t, id, "CANCELLED", 0)
 	interrupted(t, u.file("reports", id, "report.json"))
 }
 
@@ -168,7 +168,7 @@ func timeLimit(t *testing.T, s *site) {
 // it go on: the final report is that of a run which was left in peace.
 func requeued(t *testing.T, s *site) {
 	u := s.user(t, s.openmpi)
-	args := []string{"--params", u.list(t, 1500000, 1000001), "--world", "4", "--steps", "12"}
+	args := []string{"--params", u.list(t, 700000, 500001), "--world", "4", "--steps", "12"}
 	id := u.submit(t, nil, append([]string{"--ntasks-per-node=2", u.committed(slurm.OneNode)}, args...)...)
 	u.stepping(t, id, u.file("reports", id, "report.jsonl"), 2)
 	u.Requeue(t, id)

@@ -8,10 +8,16 @@ import (
 	"time"
 )
 
-// echo is how long after a SIGTERM another one is taken for the same: at a
-// time limit Slurm sends each task two within some 15 ms, and below mpirun one
-// comes from Slurm and one from mpirun.
-const echo = time.Second
+const (
+	// echo is how long after a SIGTERM another one is taken for the same: at
+	// a time limit Slurm sends each task two within some 15 ms, and below
+	// mpirun one comes from Slurm and one from mpirun.
+	echo = 250 * time.Millisecond
+
+	// courtesy is how long a rank that has nothing to say leaves to those that
+	// do, and to an outcome that is on its way.
+	courtesy = time.Second
+)
 
 // signals decide how a job ends that somebody else wants to end.
 //
@@ -39,7 +45,7 @@ func (s *signals) watch() {
 				continue
 			}
 			if !s.stepping.Load() {
-				time.AfterFunc(echo, s.end)
+				time.AfterFunc(courtesy, s.end)
 			} else if first.IsZero() {
 				first = time.Now()
 			} else if time.Since(first) > echo {

@@ -45,7 +45,7 @@ func start(deadline time.Duration, stderr io.Writer) (*job, int) {
 // started last.
 func letFirstSpeak() {
 	if rank, _, _, _ := mpiboot.Announced(); rank > 0 {
-		time.Sleep(echo)
+		time.Sleep(courtesy)
 	}
 }
 
@@ -69,6 +69,7 @@ func (j *job) place() string {
 // rank unless a peer was lost, and returns the exit code.
 func (j *job) finish(err error) int {
 	j.leaving.Store(true)
+	err = j.blame(err)
 	code := exitCode(err)
 	var agreed *gradsync.AgreedError
 	switch {
@@ -91,6 +92,20 @@ func (j *job) finish(err error) int {
 		}
 	}
 	return code
+}
+
+// blame finds out whether an error of MPI itself means that a peer is gone:
+// some libraries report that as a failed send, of no kind and naming nobody.
+func (j *job) blame(err error) error {
+	var mpi *mpiboot.Error
+	if !errors.As(err, &mpi) {
+		return err
+	}
+	missing := j.RollCall(2 * time.Second)
+	if len(missing) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; %w", &gradsync.LostError{Op: "roll call", Ranks: missing, Cause: "no answer"}, err)
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", " ") }

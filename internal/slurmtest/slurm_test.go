@@ -108,7 +108,10 @@ func TestSlurm(t *testing.T) {
 		id := c.Submit(t, t.TempDir(), nil, "--requeue", "--open-mode=append",
 			script(t, "echo attempt ${SLURM_RESTART_COUNT:-0}", "[ -n \"${SLURM_RESTART_COUNT:-}\" ] || sleep 300"))
 		s := c.WaitState(t, id, "RUNNING", patience)
-		waitFor(t, "the first attempt's line", func() bool { return strings.Contains(output(t, s), "attempt 0\n") })
+		waitFor(t, "the first attempt's line", func() bool {
+			text, _ := os.ReadFile(s.StdOut)
+			return string(text) == "attempt 0\n"
+		})
 		c.Requeue(t, id)
 		s = c.Wait(t, id, patience)[0]
 		if s.State != "COMPLETED" || s.Restarts != 1 {
