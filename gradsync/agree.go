@@ -102,18 +102,28 @@ func agree(w World, err error, root bool) error {
 		}
 		same = same && all[r] == all[0]
 	}
-	for _, code := range priority {
-		for r, o := range all {
-			if o.Code != code {
-				continue
+	r := worst(len(all), func(r int) int { return all[r].Code })
+	if r < 0 {
+		return nil
+	}
+	failure := &AgreedError{all[r].Code, r, all[r].Text}
+	if same || root {
+		failure.Rank = -1
+	}
+	return failure
+}
+
+// worst is the first of n ranks whose code has the highest priority of all, -1
+// when every code is ExitOK.
+func worst(n int, code func(r int) int) int {
+	for _, c := range priority {
+		for r := range n {
+			if code(r) == c {
+				return r
 			}
-			if same || root {
-				r = -1
-			}
-			return &AgreedError{code, r, o.Text}
 		}
 	}
-	return nil
+	return -1
 }
 
 // AgreePlan is collective: it refuses ranks that planned other messages than

@@ -63,31 +63,40 @@ func (g *gate) waitFor(op string, p int) error {
 			return nil
 		}
 	}
-	start := time.Now()
-	lastLook := start
-	for i := 1; ; i++ {
-		if c.Load() >= g.now {
-			return nil
+	for start := time.Now(); ; {
+		for range 64 {
+			if c.Load() >= g.now {
+				return nil
+			}
+			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 		}
-		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
-		if i%64 != 0 {
-			continue
-		}
-		now := time.Now()
-		if g.deadline > 0 && now.Sub(start) > g.deadline {
+		waited := time.Since(start)
+		if g.deadline > 0 && waited > g.deadline {
 			return &LostError{op, g.missing(), fmt.Sprintf("not there after %v", g.deadline)}
 		}
-		if now.Sub(lastLook) > 50*time.Millisecond {
-			lastLook = now
-			for q, pid := range g.pids {
-				if pid != 0 && syscall.Kill(pid, 0) == syscall.ESRCH {
-					return &LostError{op, []int{q}, fmt.Sprintf("its process %d is gone", pid)}
-				}
-			}
-			// Nobody needs an answer within microseconds any more.
-			time.Sleep(time.Millisecond)
+		if waited < patience {
+			continue
+		}
+		// A process that is gone after we have what we waited for is fine.
+		if q := g.gone(); q >= 0 && c.Load() < g.now {
+			return &LostError{op, []int{q}, fmt.Sprintf("its process %d is gone", g.pids[q])}
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// patience is how long a wait polls without a pause. Then nobody needs an
+// answer within microseconds any more, and somebody may have died.
+const patience = 50 * time.Millisecond
+
+// gone is the first process that has ended, -1 when all live.
+func (g *gate) gone() int {
+	for q, pid := range g.pids {
+		if pid != 0 && syscall.Kill(pid, 0) == syscall.ESRCH {
+			return q
 		}
 	}
+	return -1
 }
 
 // missing lists the processes that have not arrived.

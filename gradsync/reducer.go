@@ -7,12 +7,13 @@ import (
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
 	"github.com/ddpstep/ddpstep/gradsync/digest"
+	"github.com/ddpstep/ddpstep/gradsync/fpenv"
 	"github.com/ddpstep/ddpstep/gradsync/plan"
 )
 
 // Reducer sums buckets across the world. It owns the memory in which gradients
-// live. All processes call
-// Reduce, Wait and Close in the same order with the same buckets.
+// live. All processes call Reduce, Wait and Close in the same order with the
+// same buckets.
 type Reducer interface {
 	// Name is the reducer as the command line calls it.
 	Name() string
@@ -73,6 +74,7 @@ type Config struct {
 // "mpi"; transport is "shm", "mpi" or "auto", which takes shared memory where
 // all processes have it in dir. note says why auto did not.
 func OpenCPU(cfg Config, name, transport, dir string) (r Reducer, note string, err error) {
+	fpenv.Set() // a rounding mode that a library left would round the averages' factors
 	switch {
 	case name == "mpi" && transport != "shm":
 		r, err = newLibrary(cfg)

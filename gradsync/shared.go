@@ -61,56 +61,8 @@ func (e noSharedMemory) Error() string { return string(e) }
 func newShared(cfg Config, dir string) (*shared, error) {
 	s := &shared{cfg: cfg, folders: folders(cfg), stopwatch: newStopwatch(cfg)}
 	s.at, s.size = offsets(cfg.Plan)
-	me := announcement{PID: os.Getpid(), Size: s.segmentSize(cfg.Layout.Proc)}
-	me.PIDNS, _ = os.Readlink("/proc/self/ns/pid")
-	own, err := shm.Create(dir, me.Size)
+	all, err := s.mapAll(dir)
 	if err != nil {
-		me.Err = err.Error()
-	} else {
-		me.Path = own.Path()
-	}
-	all, err := announce(cfg.World, me)
-	if err != nil {
-		if own != nil {
-			own.Close()
-		}
-		return nil, err
-	}
-	// Map the peers' memory, unless somebody has failed already.
-	me.Err = ""
-	for p, a := range all {
-		switch {
-		case a.Err != "":
-			me.Err = a.Err
-		case p == cfg.Layout.Proc:
-			s.segments = append(s.segments, own)
-			continue
-		default:
-			seg, err := shm.Open(a.Path, a.Size)
-			if err == nil {
-				s.segments = append(s.segments, seg)
-				continue
-			}
-			me.Err = err.Error()
-		}
-		break
-	}
-	again, err := announce(cfg.World, me)
-	if own != nil {
-		own.Unlink()
-	}
-	if err == nil {
-		for p, a := range again {
-			if a.Err != "" {
-				err = noSharedMemory(fmt.Sprintf("rank %d: %s", p, a.Err))
-				break
-			}
-		}
-	}
-	if err != nil {
-		if own != nil {
-			own.Close()
-		}
 		s.Close()
 		return nil, err
 	}
@@ -128,6 +80,40 @@ func newShared(cfg Config, dir string) (*shared, error) {
 	return s, nil
 }
 
+// mapAll makes this process's segment and maps those of all others. No names
+// are left, whether it succeeds or not.
+func (s *shared) mapAll(dir string) ([]announcement, error) {
+	l := s.cfg.Layout
+	me := announcement{PID: os.Getpid(), Size: s.segmentSize(l.Proc)}
+	me.PIDNS, _ = os.Readlink("/proc/self/ns/pid")
+	own, err := shm.Create(dir, me.Size)
+	if err != nil {
+		me.Err = err.Error()
+	} else {
+		defer own.Unlink()
+		me.Path = own.Path()
+	}
+	s.segments = make([]*shm.Segment, l.Procs)
+	s.segments[l.Proc] = own
+	all, err := announce(s.cfg.World, me)
+	if err != nil {
+		return nil, err
+	}
+	for p, a := range all {
+		if p == l.Proc {
+			continue
+		}
+		if s.segments[p], err = shm.Open(a.Path, a.Size); err != nil {
+			me.Err = err.Error()
+			break
+		}
+	}
+	_, err = announce(s.cfg.World, me) // also: all have mapped what is about to lose its name
+	return all, err
+}
+
+// announce tells all processes about this one, and returns what all said, or
+// the failure that the first one met.
 func announce(w World, a announcement) ([]announcement, error) {
 	raw, err := json.Marshal(a)
 	if err != nil {
@@ -141,6 +127,11 @@ func announce(w World, a announcement) ([]announcement, error) {
 	for p, t := range texts {
 		if err := json.Unmarshal(t, &all[p]); err != nil {
 			return nil, fmt.Errorf("shared memory: rank %d announced %q: %w", p, t, err)
+		}
+	}
+	for p, a := range all {
+		if a.Err != "" {
+			return nil, noSharedMemory(fmt.Sprintf("rank %d: %s", p, a.Err))
 		}
 	}
 	return all, nil
@@ -236,6 +227,9 @@ func (s *shared) twoShot(b int) error {
 func (s *shared) Close() error {
 	var first error
 	for _, seg := range s.segments {
+		if seg == nil { // never mapped
+			continue
+		}
 		if err := seg.Close(); err != nil && first == nil {
 			first = err
 		}

@@ -104,7 +104,7 @@ func (j *Job) reduce(step int) (*summary, error) {
 	begun := time.Now()
 	for b := range j.Plan.Buckets {
 		start := time.Now()
-		if err := j.put(step, b, me); err != nil && me.Err == "" {
+		if err := j.put(step, b, me); err != nil && me.Code == ExitOK {
 			me.Err, me.Code = err.Error(), ExitCode(err)
 		}
 		me.Compute += time.Since(start).Seconds()
@@ -213,10 +213,8 @@ func (j *Job) gather(me *summary) ([]summary, error) {
 			return nil, fmt.Errorf("rank %d summed its step up as %q: %w", p, t, err)
 		}
 	}
-	for p, s := range all {
-		if s.Err != "" {
-			return nil, &AgreedError{s.Code, p, s.Err}
-		}
+	if p := worst(len(all), func(p int) int { return all[p].Code }); p >= 0 {
+		return nil, &AgreedError{all[p].Code, p, all[p].Err}
 	}
 	for p, s := range all {
 		if n := s.NonFinite; n != nil && !j.AllowNonFinite {

@@ -11,10 +11,16 @@
 //     (W-1) · u_A · Σ|g_r| · |scale|  +  u_T · |ref|
 //
 //     with u the unit roundoff of the accumulator A and of the dtype T
-//     (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., §4.2).
+//     (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., §4.2),
+//     plus half the smallest subnormal of T and what rounding the reference
+//     to float64 may cost, which shows for float64 only. The reference is a
+//     compensated sum, so that its own additions cost nothing.
 //
-// NaN fails every comparison that it should fail: comparisons are written as
-// !(difference <= bound).
+// An element whose sum may leave the finite numbers on the way, in some order,
+// has no bound: only its bits can be judged.
+//
+// NaN fails every comparison that it should fail: what is right is written as
+// difference <= bound, which holds for numbers only.
 package check
 
 import (
@@ -33,9 +39,6 @@ type Mismatch struct {
 	Index int64  `json:"index"` // within the parameter
 	Got   uint64 `json:"got"`   // bit patterns
 	Want  uint64 `json:"want"`  // the contract's bits, or the rounded reference
-	// How far the value is from the float64 reference, and how far it may be.
-	Error float64 `json:"-"`
-	Bound float64 `json:"-"`
 }
 
 // Result sums up a number of elements.
@@ -70,12 +73,13 @@ func (r *Result) Merge(o Result) {
 	r.SumRef = min(r.SumRef+o.SumRef, math.MaxFloat64)
 }
 
-// RelativeL2 is ‖got-ref‖ / ‖ref‖, 0 when both are zero.
+// RelativeL2 is ‖got-ref‖ / ‖ref‖, 0 when both are zero. When only ref is, it
+// is the largest number and not infinity, which JSON cannot carry.
 func (r Result) RelativeL2() float64 {
 	if r.SumDiff == 0 {
 		return 0
 	}
-	return math.Sqrt(r.SumDiff) / math.Sqrt(r.SumRef)
+	return min(math.Sqrt(r.SumDiff)/math.Sqrt(r.SumRef), math.MaxFloat64)
 }
 
 // A Checker compares blocks of one dtype. One goroutine at a time may use it,
@@ -84,17 +88,35 @@ type Checker struct {
 	dtype   contract.DType
 	average contract.Average
 	world   int
-	accum   contract.DType
 
-	ref, abs, got, tmp []float64
+	pre, mean    float64 // factors before and after the sum, 1 where the average has none
+	chain, round float64 // relative errors of all additions and of the last rounding
+	floor        float64 // absolute error of a subnormal result
+	largest      float64 // finite number of the accumulator
+
+	got, ref, column []float64 // scratch
 }
 
 // New returns a Checker for sums of world addends of dtype t. accum is the
 // dtype in which the reducer under test adds: t.Accumulator() for the fixed
 // order, t itself for libraries that round after each addition.
 func New(t contract.DType, a contract.Average, world int, accum contract.DType) *Checker {
-	mem := make([]float64, 4*Block)
-	return &Checker{t, a, world, accum, mem[:Block], mem[Block : 2*Block], mem[2*Block : 3*Block], mem[3*Block:]}
+	c := &Checker{
+		dtype: t, average: a, world: world, pre: 1, mean: 1,
+		chain: float64(world-1) * unit(accum),
+		// What rounding the reference to float64 costs shows for float64 only.
+		round:   unit(t) + 2*unit(contract.Float64),
+		floor:   max(math.Ldexp(1, t.MinExp()-t.MantissaBits()-1), math.SmallestNonzeroFloat64),
+		largest: math.Ldexp(2-math.Ldexp(1, -accum.MantissaBits()), accum.MaxExp()),
+		got:     make([]float64, Block), ref: make([]float64, Block), column: make([]float64, world),
+	}
+	switch a {
+	case contract.Mean:
+		c.mean = value(t.Accumulator(), nearest(t.Accumulator(), 1/float64(world)))
+	case contract.Pre:
+		c.pre = value(t, nearest(t, 1/float64(world)))
+	}
+	return c
 }
 
 // Check compares got with the sum of addends, all of the same length, at most
@@ -113,7 +135,7 @@ func (c *Checker) Check(got []byte, addends [][]byte, first int64) Result {
 		if bits != want {
 			r.Differ++
 			if r.FirstDiffer == nil {
-				r.FirstDiffer = &Mismatch{Index: first + int64(i), Got: bits, Want: want}
+				r.FirstDiffer = &Mismatch{first + int64(i), bits, want}
 			}
 		}
 		if !c.dtype.Finite(bits) {
@@ -127,48 +149,19 @@ func (c *Checker) Check(got []byte, addends [][]byte, first int64) Result {
 // bound does the float64 half of Check.
 func (c *Checker) bound(r *Result, got []byte, addends [][]byte, first int64) {
 	t, n := c.dtype, int(r.Elements)
-	ref, abs, val, tmp := c.ref[:n], c.abs[:n], c.got[:n], c.tmp[:n]
-	for i := range ref {
-		ref[i], abs[i] = 0, 0
-		val[i] = value(t, t.Bits(got, i))
-	}
-	scale := 1.0
-	switch c.average {
-	case contract.Mean:
-		scale = value(t.Accumulator(), nearest(t.Accumulator(), 1/float64(c.world)))
-	case contract.Pre:
-		scale = value(t, nearest(t, 1/float64(c.world)))
-	}
-	for _, g := range addends {
-		for i := range tmp {
-			tmp[i] = value(t, t.Bits(g, i))
-			if c.average == contract.Pre { // the addends of the sum are the scaled, rounded ones
-				tmp[i] = value(t, nearest(t, tmp[i]*scale))
-			}
-		}
-		floats.Add(ref, tmp)
-		for i, v := range tmp {
-			tmp[i] = math.Abs(v)
-		}
-		floats.Add(abs, tmp)
-	}
-	if c.average != contract.Mean {
-		scale = 1
-	}
-	largest := math.Ldexp(2-math.Ldexp(1, -c.accum.MantissaBits()), c.accum.MaxExp())
-	for i, raw := range abs {
-		overflows := !(raw < largest) // the chain itself may leave the finite numbers: only the bits can judge
-		ref[i] *= scale
-		limit := float64(c.world-1)*c.unit(c.accum)*raw*scale + c.unit(t)*math.Abs(ref[i]) + c.floor(t, ref[i])
-		diff := math.Abs(val[i] - ref[i])
-		if !c.within(val[i], ref[i], diff, limit, overflows) {
+	val, ref := c.got[:n], c.ref[:n]
+	for i := range n {
+		s := c.sum(addends, i)
+		bits := t.Bits(got, i)
+		val[i], ref[i] = value(t, bits), s.ref+s.special
+		if !s.allows(t, val[i]) {
 			r.Beyond++
 			if r.FirstBeyond == nil {
-				r.FirstBeyond = &Mismatch{first + int64(i), t.Bits(got, i), nearest(t, ref[i]), diff, limit}
+				r.FirstBeyond = &Mismatch{first + int64(i), bits, nearest(t, ref[i])}
 			}
 		}
 		if finite(val[i]) && finite(ref[i]) {
-			r.MaxULP = max(r.MaxULP, ulps(t, t.Bits(got, i), nearest(t, ref[i])))
+			r.MaxULP = max(r.MaxULP, ulps(t, bits, nearest(t, ref[i])))
 		} else {
 			val[i], ref[i] = 0, 0 // out of the norms
 		}
@@ -178,34 +171,51 @@ func (c *Checker) bound(r *Result, got []byte, addends [][]byte, first int64) {
 	r.SumRef = min(r.SumRef+norm*norm, math.MaxFloat64)
 }
 
-func (c *Checker) within(got, ref, diff, limit float64, overflows bool) bool {
-	switch {
-	case math.IsNaN(ref): // a NaN, or infinities of both signs, went in
-		return math.IsNaN(got)
-	case overflows && finite(ref):
-		return true
-	case math.IsInf(ref, 0):
-		return got == ref || overflows && !finite(got) && c.dtype == contract.Float64
-	case math.IsInf(got, 0): // the rounding to T overflowed, or should not have
-		reached := value(c.dtype, nearest(c.dtype, math.Copysign(math.Abs(ref)+limit, ref)))
-		return reached == got
+// sum is what is known of one element's sum, whatever the order.
+type sum struct {
+	special   float64 // the sum of the addends that are infinite or NaN, 0 without any
+	ref       float64 // the average of the others
+	limit     float64 // how far a finite result may be from ref
+	overflows bool    // the others may leave the finite numbers on the way
+}
+
+func (c *Checker) sum(addends [][]byte, i int) (s sum) {
+	t, abs := c.dtype, 0.0
+	for r, g := range addends {
+		v := value(t, t.Bits(g, i))
+		if c.pre != 1 { // the addends of the sum are the scaled, rounded ones
+			v = value(t, nearest(t, v*c.pre))
+		}
+		if !finite(v) {
+			s.special += v
+			v = 0
+		}
+		c.column[r] = v
+		abs += math.Abs(v)
 	}
-	return diff <= limit
+	s.overflows = !(abs < c.largest)
+	s.ref = floats.SumCompensated(c.column) * c.mean
+	s.limit = c.chain*abs*c.mean + c.round*math.Abs(s.ref) + c.floor
+	return s
+}
+
+// allows reports whether got may be the result, in dtype t.
+func (s sum) allows(t contract.DType, got float64) bool {
+	switch {
+	case math.IsNaN(s.special): // a NaN, or infinities of both signs, went in
+		return math.IsNaN(got)
+	case s.overflows:
+		return s.special == 0 || !finite(got)
+	case s.special != 0:
+		return got == s.special
+	case math.IsInf(got, 0): // the rounding to T overflowed, or should not have
+		return value(t, nearest(t, math.Copysign(math.Abs(s.ref)+s.limit, s.ref))) == got
+	}
+	return math.Abs(got-s.ref) <= s.limit
 }
 
 // unit is the unit roundoff of t: half the distance from 1 to the next number.
-func (c *Checker) unit(t contract.DType) float64 {
-	return math.Ldexp(1, -t.MantissaBits()-1)
-}
-
-// floor is the absolute rounding error that replaces the relative one below
-// the normal numbers of t: half the smallest subnormal.
-func (c *Checker) floor(t contract.DType, ref float64) float64 {
-	if math.Abs(ref) >= math.Ldexp(1, t.MinExp()) || t == contract.Float64 {
-		return 0
-	}
-	return math.Ldexp(1, t.MinExp()-t.MantissaBits()-1)
-}
+func unit(t contract.DType) float64 { return math.Ldexp(1, -t.MantissaBits()-1) }
 
 func finite(v float64) bool { return v-v == 0 }
 

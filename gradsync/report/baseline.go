@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+
+	"github.com/ddpstep/ddpstep/gradsync/contract"
 )
 
 // BaselineFormat is the name and version of the baseline's format.
@@ -77,6 +79,27 @@ func parseBaseline(raw []byte) (*Baseline, error) {
 		return nil, fmt.Errorf("its format is %q, not %q", b.Format, BaselineFormat)
 	case b.World < 1, len(b.Steps) == 0, len(b.Parameters) == 0:
 		return nil, errors.New("it holds no steps or parameters")
+	}
+	if _, err := contract.ParseAverage(b.Average); err != nil {
+		return nil, err
+	}
+	for i, s := range b.Steps {
+		if i > 0 && s.Step <= b.Steps[i-1].Step {
+			return nil, fmt.Errorf("step %d after step %d", s.Step, b.Steps[i-1].Step)
+		}
+		if s.Digest == "" {
+			return nil, fmt.Errorf("step %d has no digest", s.Step)
+		}
+	}
+	seen := map[string]bool{}
+	for _, p := range b.Parameters {
+		if !p.DType.Valid() {
+			return nil, fmt.Errorf("parameter %q has no dtype", p.Name)
+		}
+		if seen[p.Name] {
+			return nil, fmt.Errorf("parameter %q is there twice", p.Name)
+		}
+		seen[p.Name] = true
 	}
 	return b, nil
 }

@@ -27,6 +27,11 @@ type Segment struct {
 
 // Create makes and maps a segment of size bytes, zeroed, in dir.
 func Create(dir string, size int64) (*Segment, error) {
+	// The kernel answers a file above the process's limit with a signal.
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit); err == nil && uint64(size) > limit.Cur {
+		return nil, fmt.Errorf("shared memory: a limit on file sizes (ulimit -f) of %d KiB forbids %d MiB", limit.Cur>>10, mib(size))
+	}
 	var nonce [12]byte
 	if _, err := rand.Read(nonce[:]); err != nil {
 		return nil, fmt.Errorf("shared memory: %w", err)
@@ -39,8 +44,8 @@ func Create(dir string, size int64) (*Segment, error) {
 	defer f.Close()
 	if err := syscall.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
 		os.Remove(path)
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EFBIG) {
-			return nil, fmt.Errorf("shared memory: %s has no room for %d MiB", dir, (size+1<<20-1)>>20)
+		if errors.Is(err, syscall.ENOSPC) {
+			return nil, fmt.Errorf("shared memory: %s has no room for %d MiB", dir, mib(size))
 		}
 		return nil, fmt.Errorf("shared memory: reserving %d bytes in %s: %w", size, dir, err)
 	}
@@ -61,10 +66,13 @@ func Private(size int64) (*Segment, error) {
 	}
 	mem, err := syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {
-		return nil, fmt.Errorf("mapping %d MiB of memory: %w", (size+1<<20-1)>>20, err)
+		return nil, fmt.Errorf("mapping %d MiB of memory: %w", mib(size), err)
 	}
 	return &Segment{mem: mem}, nil
 }
+
+// mib is size in MiB, rounded up.
+func mib(size int64) int64 { return (size + 1<<20 - 1) >> 20 }
 
 // Open maps a segment that another process created.
 func Open(path string, size int64) (*Segment, error) {

@@ -14,7 +14,7 @@
 //	           or doubled contribution shows at tolerance 0.
 //	cancel     ranks 2k and 2k+1 cancel exactly; a last odd rank remains.
 //	subnormal  subnormal values of both signs: shows flush-to-zero.
-//	zero       zeros of both signs, nine of ten negative: shows a chain that starts from +0.
+//	zero       zeros of both signs, fifteen of sixteen negative: shows a chain that starts from +0.
 //	huge       values near the largest finite one: sums overflow to infinity.
 //	inf        wide, with about one element in 64 an infinity.
 //	nan        wide, with about one element in 64 a NaN with a payload.
