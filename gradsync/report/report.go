@@ -219,6 +219,9 @@ func Encode(v any) ([]byte, error) {
 // WriteFile writes b to path in one piece: a reader sees the old file or the
 // new one, and nothing is left of a failed write.
 func WriteFile(path string, b []byte) error {
+	if err := checkPlace(path); err != nil {
+		return err
+	}
 	target := path
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		target = resolved // a rename would put the file in the place of the link
@@ -229,16 +232,24 @@ func WriteFile(path string, b []byte) error {
 	return nil
 }
 
-// CheckWritable refuses a path that WriteFile could not write to, before the
-// work is done: its folder must exist and take a file. A device or pipe, such
-// as /dev/stdout, is refused too: a rename would put a file in its place.
-func CheckWritable(path string) error {
+// checkPlace refuses folders, and devices and pipes such as /dev/stdout, in
+// whose place a rename would put a file.
+func checkPlace(path string) error {
 	switch st, err := os.Stat(path); {
 	case err != nil:
 	case st.IsDir():
 		return fmt.Errorf("%s: is a folder; name a file", path)
 	case !st.Mode().IsRegular():
 		return fmt.Errorf("%s: is not a regular file; name another", path)
+	}
+	return nil
+}
+
+// CheckWritable refuses a path that WriteFile could not write to, before the
+// work is done: its folder must exist and take a file.
+func CheckWritable(path string) error {
+	if err := checkPlace(path); err != nil {
+		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".ddpstep-*")
 	if err != nil {
