@@ -35,7 +35,7 @@ type slurmCmd struct {
 func (*slurmCmd) Help() string {
 	return `Every script starts with the few lines that a site changes; reports go to reports/JOB where it is submitted.
 
-  ddpstep slurm --nodes 4 --gpus-per-node 8 --partition gpu -- --model gpt2 --steps 100 >job.sbatch
+  ddpstep slurm --nodes 4 --gpus-per-node 8 -- --model gpt2 --steps 100 >job.sbatch
   sbatch job.sbatch`
 }
 
