@@ -108,8 +108,13 @@ func mkst(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		data = bytes.Repeat(data, n)
 	}
-	file := append(binary.LittleEndian.AppendUint64(nil, length), args[1]...)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), append(file, data...), 0o666))
+	file := binary.LittleEndian.AppendUint64(nil, length)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), append(append(file, args[1]...), data...), 0o666))
+}
+
+// safetensors makes a file of a header and data.
+func safetensors(header, data string) string {
+	return string(binary.LittleEndian.AppendUint64(nil, uint64(len(header)))) + header + data
 }
 
 // jsonField looks a value up: json file path value, such as
