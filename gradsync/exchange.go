@@ -18,6 +18,7 @@ type exchange struct {
 	cfg     Config
 	folders map[contract.DType]*contract.Folder
 	scratch *shm.Segment // addends of the other processes' logical ranks, one chunk each
+	failed  bool         // messages may be under way still
 
 	// Message lists, reused.
 	to, from     []int
@@ -83,6 +84,7 @@ func (x *exchange) Reduce(b int) error {
 			x.postResults(b, c-1)
 		}
 		if err := x.cfg.World.Exchange(x.to, x.sends, x.from, x.recvs); err != nil {
+			x.failed = true
 			return err
 		}
 		if c < chunks {
@@ -161,7 +163,12 @@ func (x *exchange) fold(b int, c int64) {
 	x.folders[x.cfg.Plan.Buckets[b].DType].Fold([][]byte{x.bucket(0, b)[lo:hi]}, x.addends[:x.cfg.Layout.World])
 }
 
+// Close leaves the memory mapped after a failure: MPI may write to it, should a
+// peer that was late send after all, until the process ends.
 func (x *exchange) Close() error {
+	if x.failed {
+		return nil
+	}
 	err := x.private.Close()
 	if e := x.scratch.Close(); err == nil {
 		err = e

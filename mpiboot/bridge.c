@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -38,10 +39,38 @@ static __thread int owner; // 1 on the thread that called bridge_init
 
 // ---- start and end
 
+// MPICH puts a handler of its own for SIGUSR1 over Go's, without SA_ONSTACK, and
+// calls Go's from there without the context that it needs: the process would die
+// of the signal. So the handlers that were there before come back.
+static struct sigaction handlers[NSIG];
+
+static void keep_handlers(void)
+{
+	for (int s = 1; s < NSIG; s++)
+		sigaction(s, NULL, &handlers[s]); // fails for libc's own, which stay SIG_DFL here
+}
+
+static void restore_handlers(void)
+{
+	for (int s = 1; s < NSIG; s++) {
+		struct sigaction now;
+		if (handlers[s].sa_handler == SIG_DFL || sigaction(s, NULL, &now) != 0)
+			continue;
+		if (now.sa_handler != handlers[s].sa_handler)
+			sigaction(s, &handlers[s], NULL);
+	}
+}
+
 int bridge_init(int *rank, int *size, int *level)
 {
 	owner = 1;
-	TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &thread_level));
+	keep_handlers();
+	int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &thread_level);
+	restore_handlers();
+	if (code != MPI_SUCCESS) {
+		bridge_failed_call = "MPI_Init_thread";
+		return code;
+	}
 	TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
 	TRY(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
 	TRY(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank));

@@ -17,6 +17,7 @@ import (
 )
 
 type benchCmd struct {
+	flagValues
 	MinBytes byteSize `short:"b" default:"4K" placeholder:"SIZE" help:"Smallest message (${default}); K, M and G are powers of 1024."`
 	MaxBytes byteSize `short:"e" default:"64M" placeholder:"SIZE" help:"Largest message (${default})."`
 	Factor   int      `short:"f" default:"4" placeholder:"N" help:"From one size to the next (${default})."`
@@ -108,7 +109,7 @@ type benchResult struct {
 }
 
 func (c *benchCmd) main(stdout, stderr io.Writer) int {
-	w, code := start(c.Deadline, stderr)
+	w, code := start(c.flags, c.Deadline, stderr)
 	if w == nil {
 		return code
 	}

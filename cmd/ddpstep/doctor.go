@@ -16,7 +16,8 @@ import (
 )
 
 type doctorCmd struct {
-	Device   string        `default:"auto" enum:"auto,cpu,gpu" help:"What the job is to run on: auto (default), cpu or gpu."`
+	flagValues
+	Device   string        `default:"auto" enum:"auto,cpu,gpu" placeholder:"D" help:"What the job is to run on: auto (default), cpu or gpu."`
 	Deadline time.Duration `default:"1m" placeholder:"T" help:"Longest wait for a peer (${default})."`
 	JSON     bool          `name:"json" help:"Print JSON."`
 	Out      string        `placeholder:"FILE" help:"Write the JSON to a file."`
@@ -53,6 +54,9 @@ func (c *doctorCmd) main(stdout, stderr io.Writer) int {
 		return exitCode(err)
 	}
 	j.World = w
+	if err := j.greet(c.flags, ""); err != nil {
+		return j.finish(err)
+	}
 	checks, err := examine(j, c.Device)
 	if err == nil {
 		if j.Rank() == 0 {

@@ -12,11 +12,16 @@ import (
 
 // history is the counted steps of a run: those that the step log had when the
 // run was resumed, and those made since. Every rank has all of them; rank 0
-// writes the log.
+// writes the log. The log is not touched before there is a step to add: a run
+// that fails at once leaves no trace.
 type history struct {
 	job   *gradsync.Job
 	steps []gradsync.Step
-	log   *report.Log // rank 0's, nil without --out
+	path  string      // of the log, on rank 0 with --out
+	id    identity    // the log's first line
+	keep  int64       // bytes of the log that stay
+	held  bool        // the reducer has the last step's result
+	log   *report.Log // once a step was added
 }
 
 // identity is the first line of a step log: what must be the same in a run
@@ -38,14 +43,15 @@ const logFormat = "ddpstep-steps/1"
 // openHistory opens the step log, and with --resume reads it, collectively.
 func (c *runCmd) openHistory(w *job, job *gradsync.Job) (*history, error) {
 	h := &history{job: job}
-	if c.Out == "" {
+	if c.Out == "" { // neither log nor --resume
 		return h, nil
 	}
-	id := identity{logFormat, job.Plan.Digest(), job.Layout.World, c.Average, c.Reducer, c.Grads, c.Values, c.Seed, c.Check}
 	var err error
 	if w.Rank() == 0 {
-		if err = h.open(c.logPath(), id, c.Resume); err != nil {
-			err = usage(err)
+		h.path = c.logPath()
+		h.id = identity{logFormat, job.Plan.Digest(), job.Layout.World, c.Average, c.Reducer, c.Grads, c.Values, c.Seed, c.Check}
+		if c.Resume {
+			err = h.read(c.Steps)
 		}
 	}
 	if err := gradsync.AgreeRoot(w, err); err != nil {
@@ -75,52 +81,50 @@ func (c *runCmd) openHistory(w *job, job *gradsync.Job) (*history, error) {
 	return h, nil
 }
 
-// open reads what a resumed run has and leaves the log ready for more.
-func (h *history) open(path string, id identity, resume bool) (err error) {
-	if !resume {
-		if h.log, err = report.OpenLog(path, true); err != nil {
-			return err
-		}
-		return h.log.Append(id)
-	}
+// read takes the steps that a log has, whose run was to have wanted steps.
+func (h *history) read(wanted int) (err error) {
 	first := true
-	valid, err := report.ReadLog(path, func(line []byte) error {
+	h.keep, err = report.ReadLog(h.path, func(line []byte) error {
 		if first {
 			first = false
 			var was identity
-			if err := json.Unmarshal(line, &was); err != nil {
-				return err
+			if json.Unmarshal(line, &was) != nil || was.Format != logFormat {
+				return fmt.Errorf("is not the first line of a step log; run without --resume")
 			}
-			if was != id {
+			if was != h.id {
 				return fmt.Errorf("was written by a run with other inputs or flags; run with the same, or without --resume")
 			}
 			return nil
 		}
 		var s gradsync.Step
-		if err := json.Unmarshal(line, &s); err != nil {
-			return err
-		}
-		if s.Step != len(h.steps) || len(s.Digests) != len(h.job.Plan.Params) || len(s.Buckets) != len(h.job.Plan.Buckets) {
+		if json.Unmarshal(line, &s) != nil || s.Step != len(h.steps) ||
+			len(s.Digests) != len(h.job.Plan.Params) || len(s.Buckets) != len(h.job.Plan.Buckets) {
 			return fmt.Errorf("is not step %d of this run; run without --resume", len(h.steps))
 		}
 		h.steps = append(h.steps, s)
 		return nil
 	})
-	if err != nil {
-		return err
+	if err == nil && len(h.steps) > wanted {
+		err = fmt.Errorf("%s: has %d steps already; give --steps %d or more, or run without --resume", h.path, len(h.steps), len(h.steps))
 	}
-	if valid > 0 { // cut off what a killed job left of its last line
-		if err := os.Truncate(path, valid); err != nil {
+	if err != nil {
+		return usage(err)
+	}
+	return nil
+}
+
+// open makes the log ready for the next step, without what a killed job left
+// of its last line.
+func (h *history) open() (err error) {
+	if h.keep > 0 {
+		if err := os.Truncate(h.path, h.keep); err != nil {
 			return err
 		}
 	}
-	if h.log, err = report.OpenLog(path, false); err != nil {
+	if h.log, err = report.OpenLog(h.path, h.keep == 0); err != nil || h.keep > 0 {
 		return err
 	}
-	if first {
-		return h.log.Append(id)
-	}
-	return nil
+	return h.log.Append(h.id)
 }
 
 // next is the first step that the history lacks.
@@ -129,10 +133,40 @@ func (h *history) next() int { return len(h.steps) }
 // add appends a step, on rank 0 to the log too.
 func (h *history) add(s *gradsync.Step) error {
 	h.steps = append(h.steps, *s)
-	if h.log == nil {
+	h.held = true
+	if h.path == "" {
 		return nil
 	}
-	return h.log.Append(s)
+	if h.log == nil {
+		if err := h.open(); err != nil {
+			return usage(err)
+		}
+	}
+	if err := h.log.Append(s); err != nil {
+		return usage(err)
+	}
+	return nil
+}
+
+// redo puts a step in the place of the last one, which the log has.
+func (h *history) redo(s *gradsync.Step) error {
+	err := h.sameBits(s)
+	h.steps[len(h.steps)-1] = *s
+	h.held = true
+	return err
+}
+
+// sameBits refuses a step that should have the bits of the last one and has
+// not: then the gradients are not those of the steps before. Wrong results are
+// not its concern: the verdict tells of them.
+func (h *history) sameBits(s *gradsync.Step) error {
+	right := func(s *gradsync.Step) bool { return s.RanksEqual && s.ReferenceEqual != nil && *s.ReferenceEqual }
+	last := &h.steps[len(h.steps)-1]
+	if s.Digest == last.Digest || !right(s) || !right(last) {
+		return nil
+	}
+	return &gradsync.AgreedError{Code: gradsync.ExitUsage, Rank: -1, Text: fmt.Sprintf(
+		"step %d should have the bits of step %d and has others: the gradients were changed since; run again without --resume", s.Step, last.Step)}
 }
 
 func (h *history) close() {

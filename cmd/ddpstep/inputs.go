@@ -15,16 +15,16 @@ import (
 
 // paramFlags say which parameters there are.
 type paramFlags struct {
-	Model      string `placeholder:"NAME" help:"Built-in parameter list: resnet50, vit_b_16, gpt2, bert-base, llama-2-7b, llama-3-8b."`
+	Model      string `placeholder:"NAME" help:"Built-in list: resnet50, vit_b_16, gpt2, bert-base, llama-2-7b, llama-3-8b."`
 	Params     string `placeholder:"FILE" help:"Parameter list as JSON."`
 	Checkpoint string `placeholder:"FILE" help:"Parameter list from the header of a safetensors file."`
-	DType      string `name:"dtype" placeholder:"T" help:"float16, bfloat16, float32 or float64 in place of the list's own."`
+	DType      string `name:"dtype" placeholder:"T" help:"float16, bfloat16, float32 or float64, not the list's own."`
 }
 
 // bucketFlags say how parameters are cut into buckets.
 type bucketFlags struct {
-	BucketCapMB   capacity `name:"bucket-cap-mb" default:"25" placeholder:"MB" help:"Bucket size at which a bucket is closed, in MiB (${default}); fractions allowed; 'all' for one bucket per dtype."`
-	FirstBucketMB capacity `name:"first-bucket-mb" default:"1" placeholder:"MB" help:"The same for the first bucket of each dtype (${default})."`
+	BucketCapMB   capacity `name:"bucket-cap-mb" default:"25" placeholder:"MIB" help:"Close a bucket at this size (${default}); 'all': one a dtype."`
+	FirstBucketMB capacity `name:"first-bucket-mb" default:"1" placeholder:"MIB" help:"The same for the first bucket of each dtype (${default})."`
 }
 
 // capacity is a bucket cap in bytes, written in MiB.
@@ -93,11 +93,11 @@ func (f *paramFlags) list() (params.List, error) {
 
 // gradFlags say where gradients come from.
 type gradFlags struct {
-	Grads string `placeholder:"PATTERN" help:"Gradient files, one safetensors file per logical rank, such as 'dir/rank{rank}.safetensors'."`
+	Grads string `placeholder:"PATTERN" help:"Files by logical rank, as 'dir/rank{rank}.safetensors'."`
 	paramFlags
-	Values string `default:"wide" placeholder:"SET" help:"Generated values, when there are no files: wide (default), exact, cancel, subnormal, zero, huge, inf, nan."`
+	Values string `default:"wide" placeholder:"SET" help:"Generated: wide (default), exact, cancel, subnormal, zero, huge, inf, nan."`
 	Seed   uint64 `default:"1" placeholder:"N" help:"Seed of generated values (${default})."`
-	World  int    `placeholder:"W" help:"Logical ranks (default: the gradient files, or the processes)."`
+	World  int    `placeholder:"W" help:"Logical ranks; if not given, the files or the processes."`
 }
 
 func (f *gradFlags) validate() error {
@@ -127,7 +127,20 @@ type inputs struct {
 	close  func() error
 }
 
-// open reads headers or lists. procs is the world when nothing else says so.
+// inputFiles lists the files that are read.
+func (f *gradFlags) inputFiles(world int) (files []string) {
+	for _, name := range []string{f.Params, f.Checkpoint} {
+		if name != "" {
+			files = append(files, name)
+		}
+	}
+	for r := 0; f.Grads != "" && r < world; r++ {
+		files = append(files, params.RankPath(f.Grads, r))
+	}
+	return files
+}
+
+// openInputs reads headers or lists. procs is the world when nothing else says so.
 func (f *gradFlags) openInputs(procs int) (*inputs, error) {
 	if f.Grads == "" {
 		list, err := f.list()
@@ -161,8 +174,18 @@ func (f *gradFlags) openInputs(procs int) (*inputs, error) {
 	}
 	return &inputs{
 		params: set.Params(), world: set.World(), close: set.Close,
-		source: &gradsync.Files{Params: set.Params(), Set: set},
+		source: &gradsync.Files{Params: set.Params(), Set: gradSet{set}},
 	}, nil
+}
+
+// gradSet is a set of gradient files whose failures are bad input.
+type gradSet struct{ *params.Set }
+
+func (s gradSet) Read(dst []byte, rank, param int, lo, hi int64) error {
+	if err := s.Set.Read(dst, rank, param, lo, hi); err != nil {
+		return usage(err)
+	}
+	return nil
 }
 
 // usage marks an error as the user's to mend: exit code 2.

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/alecthomas/kong"
 
@@ -35,7 +36,7 @@ type commandLine struct {
 	Compare compareCmd `cmd:"" help:"Hold the digests of a report against those of another or of a baseline."`
 	Slurm   slurmCmd   `cmd:"" help:"Print a job script for sbatch."`
 
-	Version kong.VersionFlag `help:"Print the version and exit."`
+	Version kong.VersionFlag `env:"-" help:"Print the version and exit."`
 }
 
 const description = `Checks the gradient synchronisation of data-parallel training: same bits, right numbers, full speed.
@@ -44,47 +45,68 @@ Start it with a launcher, one process for each rank:
 
   mpirun -np 4 ddpstep run --grads 'grads/rank{rank}.safetensors'
 
-Exit codes: 0 all verdicts hold, 1 internal error, 2 bad usage or input, 3 wrong numbers, 4 differs from the baseline, 5 non-finite gradients, 6 environment refused, 7 deadline passed or a peer was lost, 8 slower than the floor.
-Every flag can be set by the environment: --bucket-cap-mb by DDPSTEP_BUCKET_CAP_MB.`
+Every flag can be set by the environment too: --bucket-cap-mb by DDPSTEP_BUCKET_CAP_MB.
+
+Exit codes: 0 all verdicts hold, 1 internal error, 2 bad usage or input, 3 wrong numbers, 4 differs from the baseline, 5 non-finite gradients, 6 environment refused, 7 deadline passed or a peer was lost, 8 slower than the floor.`
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is main without the process: it returns the exit code.
-func run(args []string, stdout, stderr io.Writer) int {
-	if rank, _, _, ok := mpiboot.Announced(); ok && rank > 0 {
-		// Every rank parses the same line; one says what is wrong with it.
-		stdout, stderr = io.Discard, io.Discard
+func run(args []string, stdout, stderr io.Writer) (code int) {
+	defer func() {
+		if p := recover(); p != nil { // Go's own exit code for a panic, 2, means bad usage here
+			fmt.Fprintf(stderr, "ddpstep: internal error: %v\n%s", p, debug.Stack())
+			code = gradsync.ExitInternal
+		}
+	}()
+	rank, size, _, _ := mpiboot.Announced()
+	if rank > 0 {
+		stdout = io.Discard // rank 0's is enough
 	}
-	var cli commandLine
 	done := -1
-	parser, err := kong.New(&cli,
-		kong.Name("ddpstep"),
-		kong.Description(description),
-		kong.DefaultEnvars("DDPSTEP"),
-		kong.Vars{"version": version},
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
-		kong.Writers(stdout, stderr),
-		kong.Exit(func(code int) { done = code }),
-	)
+	parser, err := newParser(stdout, stderr, func(code int) { done = code })
 	if err != nil {
 		fmt.Fprintln(stderr, "ddpstep:", err)
 		return gradsync.ExitInternal
 	}
 	ctx, err := parser.Parse(args)
-	if done >= 0 { // --help or --version
+	switch {
+	case done >= 0: // --help or --version
 		return done
+	case err == nil:
+		return ctx.Selected().Target.Addr().Interface().(command).main(stdout, stderr)
 	}
-	if err != nil {
-		hint := "ddpstep --help"
-		var parse *kong.ParseError
-		if errors.As(err, &parse) && parse.Context.Command() != "" {
-			hint = "ddpstep " + parse.Context.Command() + " --help"
-		}
-		letFirstSpeak()
-		fmt.Fprintf(stderr, "ddpstep: %v; see %s\n", err, hint)
-		return gradsync.ExitUsage
+	usage := usageText(err)
+	if size != 1 { // perhaps only this rank's line or environment is wrong
+		return refuseUsage(usage, stderr)
 	}
-	return ctx.Selected().Target.Addr().Interface().(command).main(stdout, os.Stderr)
+	fmt.Fprintln(stderr, "ddpstep:", usage)
+	return gradsync.ExitUsage
+}
+
+// newParser makes the parser of the command line. exit is called after --help
+// and --version.
+func newParser(stdout, stderr io.Writer, exit func(code int)) (*kong.Kong, error) {
+	return kong.New(&commandLine{},
+		kong.Name("ddpstep"),
+		kong.Description(description),
+		kong.DefaultEnvars("DDPSTEP"),
+		kong.Vars{"version": version},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
+		kong.ValueFormatter(func(v *kong.Value) string { return v.Help }), // the description says how variables are named
+		kong.Writers(stdout, stderr),
+		kong.Exit(exit),
+	)
+}
+
+// usageText says what is wrong with a command line and where to read more.
+func usageText(err error) string {
+	hint := "ddpstep --help"
+	var parse *kong.ParseError
+	if errors.As(err, &parse) && parse.Context.Command() != "" {
+		hint = "ddpstep " + parse.Context.Command() + " --help"
+	}
+	return oneLine(err) + "; see " + hint
 }
 
 // A command does its work and returns the exit code.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -13,11 +14,11 @@ import (
 
 // outputFlags say what a run writes.
 type outputFlags struct {
-	Out          string `placeholder:"FILE" help:"Write the report as JSON, and a line per step to the same name ending in .jsonl."`
-	JSON         bool   `name:"json" help:"Print the report as JSON in place of the summary."`
-	GradsOut     string `placeholder:"FILE" help:"Write the reduced gradients of the last step as safetensors."`
-	SaveBaseline string `placeholder:"FILE" help:"Record the digests."`
-	Baseline     string `placeholder:"FILE" help:"Compare with recorded digests: exit code 4 when they differ."`
+	Out          string `placeholder:"FILE" help:"Report as JSON; steps go to the same name with .jsonl."`
+	JSON         bool   `name:"json" help:"Print the report in place of the summary."`
+	GradsOut     string `placeholder:"FILE" help:"The last step's reduced gradients, as safetensors."`
+	SaveBaseline string `placeholder:"FILE" help:"Record the digests of this run, when it is good."`
+	Baseline     string `placeholder:"FILE" help:"Compare with recorded digests; exit code 4 if unequal."`
 	Resume       bool   `help:"Go on after the last step that the step log has."`
 }
 
@@ -25,19 +26,35 @@ func (f *outputFlags) validate() error {
 	if f.Resume && f.Out == "" {
 		return fmt.Errorf("--resume reads the step log beside the report: give --out")
 	}
+	if f.Out != "" && f.Out == f.logPath() {
+		return fmt.Errorf("--out %s: a name ending in .jsonl is the step log's; name the report otherwise, such as report.json", f.Out)
+	}
 	seen := map[string]string{}
-	for _, o := range []struct{ flag, path string }{
-		{"--out", f.Out}, {"--out's step log", f.logPath()}, {"--grads-out", f.GradsOut}, {"--save-baseline", f.SaveBaseline},
-	} {
-		if o.path == "" {
-			continue
+	for _, o := range f.outputs() {
+		path, err := filepath.Abs(o.path)
+		if err != nil {
+			return err
 		}
-		if other, twice := seen[filepath.Clean(o.path)]; twice {
+		if other, twice := seen[path]; twice {
 			return fmt.Errorf("%s and %s both write %s: give each its own file", other, o.flag, o.path)
 		}
-		seen[filepath.Clean(o.path)] = o.flag
+		seen[path] = o.flag
 	}
 	return nil
+}
+
+type output struct{ flag, path string }
+
+// outputs lists the files that will be written.
+func (f *outputFlags) outputs() (list []output) {
+	for _, o := range []output{
+		{"--out", f.Out}, {"the step log of --out", f.logPath()}, {"--grads-out", f.GradsOut}, {"--save-baseline", f.SaveBaseline},
+	} {
+		if o.path != "" {
+			list = append(list, o)
+		}
+	}
+	return list
 }
 
 // logPath is the step log's name, "" without --out.
@@ -48,12 +65,20 @@ func (f *outputFlags) logPath() string {
 	return strings.TrimSuffix(f.Out, filepath.Ext(f.Out)) + ".jsonl"
 }
 
-// checkWritable refuses outputs that could not be written at the end.
-func (f *outputFlags) checkWritable() error {
-	for _, path := range []string{f.Out, f.GradsOut, f.SaveBaseline} {
-		if path != "" {
-			if err := report.CheckWritable(path); err != nil {
-				return usage(err)
+// checkWritable refuses outputs that could not be written at the end, or that
+// would replace an input.
+func (f *outputFlags) checkWritable(inputs []string) error {
+	for _, o := range f.outputs() {
+		if err := report.CheckWritable(o.path); err != nil {
+			return usage(err)
+		}
+		now, err := os.Stat(o.path)
+		if err != nil {
+			continue // not there yet
+		}
+		for _, in := range inputs {
+			if was, err := os.Stat(in); err == nil && os.SameFile(now, was) {
+				return usage(fmt.Errorf("%s would write over the input %s: name another file", o.flag, in))
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func (c *planCmd) print(stdout io.Writer) error {
 		fmt.Fprintf(stdout, "%6d  %-8v  %13d  %10s  %6d  %s\n",
 			b.Index, b.DType, b.Elements, humanize.IBytes(uint64(b.Bytes)), len(b.Parameters), b.Parameters[0])
 	}
-	fmt.Fprintf(stdout, "%d parameters, %s in %d buckets, the largest %s; plan digest %s\n",
-		len(p.Params), humanize.IBytes(uint64(p.Bytes())), len(p.Buckets), humanize.IBytes(uint64(p.MaxBytes())), p.Digest())
+	fmt.Fprintf(stdout, "%s, %s in %s, the largest %s; plan digest %s\n",
+		plural(len(p.Params), "parameter"), humanize.IBytes(uint64(p.Bytes())), plural(len(p.Buckets), "bucket"), humanize.IBytes(uint64(p.MaxBytes())), p.Digest())
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync"
@@ -15,24 +16,24 @@ import (
 
 // reduceFlags say what sums the buckets.
 type reduceFlags struct {
-	Reducer string `default:"fixed" enum:"fixed,mpi,nccl" help:"What sums them: fixed (rank order, the default), mpi or nccl."`
-	Average string `default:"mean" enum:"mean,pre,none" help:"mean (default), pre (scale before the sum) or none."`
+	Reducer string `default:"fixed" enum:"fixed,mpi,nccl" placeholder:"R" help:"What adds them: fixed (rank order, the default), mpi or nccl."`
+	Average string `default:"mean" enum:"mean,pre,none" placeholder:"A" help:"mean (default), pre (scale before the sum) or none."`
 	deviceFlags
 }
 
 // deviceFlags say where gradients live and what carries them.
 type deviceFlags struct {
-	Device    string        `default:"auto" enum:"auto,cpu,gpu" help:"Where gradients live: gpu where every rank has one (auto, the default), cpu or gpu."`
-	GPU       int           `name:"gpu" json:"-" default:"-1" placeholder:"N" help:"This rank's GPU among the visible ones (by its place on the host)."`
-	Transport string        `default:"auto" enum:"auto,shm,mpi,peer,nccl" help:"What carries the bytes: auto (default); on the CPU shm or mpi, on GPUs peer or nccl."`
-	Algorithm string        `default:"auto" enum:"auto,oneshot,twoshot,copyin" help:"Force an algorithm of the peer transport (by size)."`
-	Deadline  time.Duration `default:"5m" placeholder:"T" help:"Longest wait for a peer (${default}); then exit code 7."`
+	Device    string        `default:"auto" enum:"auto,cpu,gpu" placeholder:"D" help:"Where they live: auto (default; gpu where every rank has one), cpu or gpu."`
+	GPU       int           `name:"gpu" json:"-" default:"-1" placeholder:"N" help:"This rank's GPU, where it is not its place on the host."`
+	Transport string        `default:"auto" enum:"auto,shm,mpi,peer,nccl" placeholder:"T" help:"Over what: auto (default); on the CPU shm or mpi, on GPUs peer or nccl."`
+	Algorithm string        `default:"auto" enum:"auto,oneshot,twoshot,copyin" placeholder:"A" help:"Of the peer transport, not by size: oneshot, twoshot or copyin."`
+	Deadline  time.Duration `default:"5m" placeholder:"T" help:"Longest wait for a peer (${default}), then exit code 7."`
 	ShmDir    string        `default:"/dev/shm" placeholder:"DIR" help:"Memory file system for shared buckets (${default})."`
-	NCCLLib   string        `name:"nccl-lib" placeholder:"FILE" help:"NCCL library (libnccl.so.2, wherever the loader finds it)."`
+	NCCLLib   string        `name:"nccl-lib" placeholder:"FILE" help:"NCCL library (libnccl.so.2, where the loader finds it)."`
 	CUDALib   string        `name:"cuda-lib" placeholder:"FILE" help:"CUDA driver library (libcuda.so.1, likewise)."`
 	Kernels   string        `placeholder:"DIR" help:"Kernels made by nvcc in place of the built-in PTX."`
 	direct    bool
-	ShareGPU  bool `name:"share-gpu" help:"Let ranks of a host share a GPU: for trying things out, not for measuring."`
+	ShareGPU  bool `name:"share-gpu" help:"Let ranks share a GPU: to try things out, not to measure."`
 }
 
 func (f *reduceFlags) validate() error {
@@ -111,7 +112,11 @@ func (d *device) reducer(cfg gradsync.Config, name, transport string) (gradsync.
 	if dir == "" {
 		dir = shm.Dir
 	}
-	return gradsync.OpenCPU(cfg, name, transport, dir)
+	r, note, err := gradsync.OpenCPU(cfg, name, transport, dir)
+	if errors.Is(err, syscall.ENOMEM) {
+		err = fmt.Errorf("%w: %w; spread the ranks over more hosts, or lower --world", gradsync.ErrEnvironment, err)
+	}
+	return r, note, err
 }
 
 func (d *device) close() {

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync"
@@ -13,12 +13,13 @@ import (
 )
 
 type runCmd struct {
+	flagValues
 	gradFlags      `group:"Gradients"`
 	reduceFlags    `group:"Reduction"`
 	bucketFlags    `group:"Reduction"`
 	Steps          int    `default:"1" placeholder:"N" help:"Counted steps (${default})." group:"Steps and checks"`
 	Warmup         int    `default:"0" placeholder:"N" help:"Steps before them, not counted (${default})." group:"Steps and checks"`
-	Check          string `default:"full" placeholder:"HOW" help:"Elements held against the reference: full (default), sample or off." group:"Steps and checks"`
+	Check          string `default:"full" placeholder:"HOW" help:"Elements checked: full (default), sample or off." group:"Steps and checks"`
 	AllowNonfinite bool   `help:"Go on when a gradient is infinite or NaN." group:"Steps and checks"`
 	outputFlags    `group:"Output"`
 
@@ -27,7 +28,9 @@ type runCmd struct {
 
 // Help is shown by ddpstep run --help.
 func (*runCmd) Help() string {
-	return `  mpirun -np 4 ddpstep run --grads 'grads/rank{rank}.safetensors' --out report.json
+	return `One process for each rank, started by a launcher:
+
+  mpirun -np 4 ddpstep run --grads 'grads/rank{rank}.safetensors' --out report.json
   srun -n 8 --mpi=pmix ddpstep run --model gpt2 --steps 20 --baseline good.json`
 }
 
@@ -52,7 +55,7 @@ func (c *runCmd) Validate() error {
 }
 
 func (c *runCmd) main(stdout, stderr io.Writer) int {
-	w, code := start(c.Deadline, stderr)
+	w, code := start(c.flags, c.Deadline, stderr)
 	if w == nil {
 		return code
 	}
@@ -64,9 +67,6 @@ func (c *runCmd) main(stdout, stderr io.Writer) int {
 // alone; only rank 0 writes.
 func (c *runCmd) run(w *job, stdout io.Writer) error {
 	rep := newReport(w, c)
-	if err := agreeFlags(w, c); err != nil {
-		return err
-	}
 	if err := refuse(w, c.preflightDevice()); err != nil {
 		return err
 	}
@@ -75,6 +75,9 @@ func (c *runCmd) run(w *job, stdout io.Writer) error {
 		return err
 	}
 	defer in.close()
+	if err := agreeWorld(w, in.world); err != nil {
+		return err
+	}
 	job, dev, err := c.prepare(w, in, rep)
 	if err != nil {
 		return err
@@ -92,25 +95,22 @@ func (c *runCmd) run(w *job, stdout io.Writer) error {
 	}
 	verdict := history.finish(rep, c.Steps)
 	verdict = c.compareBaseline(w, rep, verdict)
-	if err := c.write(w, job, rep, verdict, stdout); err != nil {
+	if err := c.write(w, history, rep, verdict, stdout); err != nil {
 		return err
 	}
 	return verdict
 }
 
-// agreeFlags refuses ranks that were started with different flags.
-func agreeFlags(w *job, c *runCmd) error {
-	mine, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	all, err := w.AllgatherBytes(mine)
+// agreeWorld refuses ranks that see other numbers of gradient files.
+func agreeWorld(w *job, world int) error {
+	all, err := w.AllgatherBytes([]byte(strconv.Itoa(world)))
 	if err != nil {
 		return err
 	}
 	for r, theirs := range all {
 		if string(theirs) != string(all[0]) {
-			return &gradsync.AgreedError{Code: gradsync.ExitUsage, Rank: r, Text: "was started with other flags or DDPSTEP_ variables than rank 0; start all ranks alike"}
+			return &gradsync.AgreedError{Code: gradsync.ExitUsage, Rank: r, Text: fmt.Sprintf(
+				"sees the gradients of %s logical ranks, rank 0 sees %s; give all ranks the same files, or --world", theirs, all[0])}
 		}
 	}
 	return nil
@@ -133,7 +133,7 @@ func (c *runCmd) prepare(w *job, in *inputs, rep *report.Report) (*gradsync.Job,
 			return usage(err)
 		}
 		if w.Rank() == 0 {
-			return c.checkWritable()
+			return c.checkWritable(c.inputFiles(in.world))
 		}
 		return nil
 	}()
@@ -189,13 +189,28 @@ func (c *runCmd) steps(w *job, job *gradsync.Job, h *history) error {
 		if err := job.Warm(-1 - i); err != nil {
 			return err
 		}
+		if stop, err := w.stopping(); stop || err != nil {
+			return err
+		}
 	}
 	p := newProgress(w, c.Steps)
 	defer p.close()
+	if h.next() == c.Steps && c.GradsOut != "" { // a resumed run that had ended
+		s, err := job.Run(c.Steps - 1)
+		if err != nil {
+			return err
+		}
+		return h.redo(s)
+	}
 	for step := h.next(); step < c.Steps; step++ {
 		s, err := job.Run(step)
 		if err != nil {
 			return err
+		}
+		if c.Grads != "" && step > 0 {
+			if err := h.sameBits(s); err != nil {
+				return err
+			}
 		}
 		if err := gradsync.AgreeRoot(w, h.add(s)); err != nil {
 			return err
@@ -258,7 +273,7 @@ func (c *runCmd) compareBaseline(w *job, rep *report.Report, verdict error) erro
 }
 
 // write writes the outputs, on rank 0.
-func (c *runCmd) write(w *job, job *gradsync.Job, rep *report.Report, verdict error, stdout io.Writer) error {
+func (c *runCmd) write(w *job, h *history, rep *report.Report, verdict error, stdout io.Writer) error {
 	var err error
 	if w.Rank() == 0 {
 		rep.Finished = time.Now().UTC().Format(time.RFC3339)
@@ -268,19 +283,19 @@ func (c *runCmd) write(w *job, job *gradsync.Job, rep *report.Report, verdict er
 			rep.Failure = &text
 			rep.Status = "failed"
 		}
-		err = c.writeFiles(job, rep, verdict == nil && rep.Status == "ok", stdout)
+		err = c.writeFiles(h, rep, verdict == nil && rep.Status == "ok", stdout)
 	}
 	return gradsync.AgreeRoot(w, err)
 }
 
-func (c *runCmd) writeFiles(job *gradsync.Job, rep *report.Report, good bool, stdout io.Writer) error {
+func (c *runCmd) writeFiles(h *history, rep *report.Report, good bool, stdout io.Writer) error {
 	text, err := report.Encode(rep)
 	if err != nil {
 		return err
 	}
-	if c.GradsOut != "" && len(rep.Steps) > 0 {
+	if c.GradsOut != "" && h.held {
 		meta := map[string]string{"world": fmt.Sprint(rep.Contract.World), "average": rep.Contract.Average.String(), "step": fmt.Sprint(rep.Steps[len(rep.Steps)-1].Step)}
-		if err := writeGrads(c.GradsOut, job, meta); err != nil {
+		if err := writeGrads(c.GradsOut, h.job, meta); err != nil {
 			return err
 		}
 	}

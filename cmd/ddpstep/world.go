@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -21,22 +22,41 @@ type job struct {
 	*mpiboot.World
 	signals
 	stderr io.Writer
+	hosts  []string // by rank
 }
 
-// start joins the world. On failure it has said why and returns the exit code.
-func start(deadline time.Duration, stderr io.Writer) (*job, int) {
+// start joins the world, in which all ranks must have the same flags. On
+// failure it has said why, left the world, and returns the exit code.
+func start(flags map[string]string, deadline time.Duration, stderr io.Writer) (*job, int) {
+	return join(flags, "", deadline, stderr)
+}
+
+// refuseUsage ends a launch in which this rank's command line is wrong. The
+// others may have understood theirs, so they are told; one rank speaks for all.
+func refuseUsage(usage string, stderr io.Writer) int {
+	const patience = time.Minute // --deadline cannot be known
+	_, code := join(nil, usage, patience, stderr)
+	return code
+}
+
+func join(flags map[string]string, usage string, deadline time.Duration, stderr io.Writer) (*job, int) {
 	j := &job{stderr: stderr}
 	j.watch()
 	w, err := mpiboot.Init(mpiboot.Options{Deadline: deadline, Stuck: j.stuck})
 	if err != nil {
 		j.leaving.Store(true)
-		letFirstSpeak()
-		if rank, _, _, _ := mpiboot.Announced(); rank == 0 {
-			fmt.Fprintln(stderr, "ddpstep:", err)
+		var refused *mpiboot.RefusedError
+		if rank, _, _, _ := mpiboot.Announced(); rank > 0 && errors.As(err, &refused) {
+			letFirstSpeak()
+		} else {
+			fmt.Fprintf(stderr, "ddpstep: %s: %s\n", j.place(), oneLine(err))
 		}
-		return nil, exitCode(err)
+		return nil, gradsync.ExitEnvironment
 	}
 	j.World = w
+	if err := j.greet(flags, usage); err != nil {
+		return nil, j.finish(err)
+	}
 	return j, gradsync.ExitOK
 }
 
@@ -76,7 +96,7 @@ func (j *job) finish(err error) int {
 	case err == nil:
 	case errors.As(err, &agreed) || j.Size() == 1:
 		if j.Rank() == 0 {
-			fmt.Fprintln(j.stderr, "ddpstep:", oneLine(err))
+			fmt.Fprintln(j.stderr, "ddpstep:", j.explain(err))
 		}
 	default:
 		// The others may not know: end them too.
@@ -108,7 +128,17 @@ func (j *job) blame(err error) error {
 	return fmt.Errorf("%w; %w", &gradsync.LostError{Op: "roll call", Ranks: missing, Cause: "no answer"}, err)
 }
 
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", " ") }
+// explain writes an error on one line. The rank of an agreed one is given with
+// its host.
+func (j *job) explain(err error) string {
+	var e *gradsync.AgreedError
+	if errors.As(err, &e) && e.Rank >= 0 && e.Rank < len(j.hosts) {
+		return fmt.Sprintf("rank %d on %s: %s", e.Rank, j.hosts[e.Rank], oneLine(errors.New(e.Text)))
+	}
+	return oneLine(err)
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // exitCode extends gradsync's codes to the errors of the world.
 func exitCode(err error) int {
@@ -121,4 +151,14 @@ func exitCode(err error) int {
 		return gradsync.ExitEnvironment
 	}
 	return gradsync.ExitCode(err)
+}
+
+// stopping reports whether any rank was asked to stop, collectively.
+func (j *job) stopping() (bool, error) {
+	mine, all := []byte{0}, make([]byte, j.Size())
+	if j.interrupted.Load() {
+		mine[0] = 1
+	}
+	err := j.Allgather(mine, all)
+	return bytes.IndexByte(all, 1) >= 0, err
 }

@@ -61,8 +61,11 @@ func OpenSet(pattern string, world int) (*Set, error) {
 }
 
 // path is the name of a rank's file.
-func (s *Set) path(rank int) string {
-	return strings.ReplaceAll(s.pattern, rankMark, strconv.Itoa(rank))
+func (s *Set) path(rank int) string { return RankPath(s.pattern, rank) }
+
+// RankPath is the name of a rank's file in a set with this pattern.
+func RankPath(pattern string, rank int) string {
+	return strings.ReplaceAll(pattern, rankMark, strconv.Itoa(rank))
 }
 
 // missing explains that rank has no file.

@@ -66,7 +66,7 @@ func readError(path string, err error) error {
 	if errors.As(err, &pe) {
 		err = pe.Err
 	}
-	return fmt.Errorf("%s: cannot be read: %v", path, err)
+	return fmt.Errorf("%s: cannot be read: %v; check the path", path, err)
 }
 
 func parseBaseline(raw []byte) (*Baseline, error) {

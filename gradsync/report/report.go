@@ -11,6 +11,7 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -218,8 +219,28 @@ func Encode(v any) ([]byte, error) {
 // WriteFile writes b to path in one piece: a reader sees the old file or the
 // new one, and nothing is left of a failed write.
 func WriteFile(path string, b []byte) error {
-	if err := renameio.WriteFile(path, b, 0o644); err != nil {
+	if err := checkPlace(path); err != nil {
+		return err
+	}
+	target := path
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		target = resolved // a rename would put the file in the place of the link
+	}
+	if err := renameio.WriteFile(target, b, 0o644); err != nil {
 		return fileError(path, err)
+	}
+	return nil
+}
+
+// checkPlace refuses folders, and devices and pipes such as /dev/stdout, in
+// whose place a rename would put a file.
+func checkPlace(path string) error {
+	switch st, err := os.Stat(path); {
+	case err != nil:
+	case st.IsDir():
+		return fmt.Errorf("%s: is a folder; name a file", path)
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("%s: is not a regular file; name another", path)
 	}
 	return nil
 }
@@ -227,8 +248,8 @@ func WriteFile(path string, b []byte) error {
 // CheckWritable refuses a path that WriteFile could not write to, before the
 // work is done: its folder must exist and take a file.
 func CheckWritable(path string) error {
-	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		return fmt.Errorf("%s: is a folder; name a file", path)
+	if err := checkPlace(path); err != nil {
+		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".ddpstep-*")
 	if err != nil {
@@ -242,5 +263,9 @@ func fileError(path string, err error) error {
 	if pe, ok := err.(*fs.PathError); ok {
 		err = pe.Err
 	}
-	return fmt.Errorf("%s: cannot be written: %v", path, err)
+	hint := "choose another place"
+	if errors.Is(err, fs.ErrNotExist) {
+		hint = "make its folder first"
+	}
+	return fmt.Errorf("%s: cannot be written: %v; %s", path, err, hint)
 }
