@@ -10,11 +10,14 @@ GRADS   ?= testdata/bytes_gpt_w4_f32/rank{rank}.safetensors
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X main.version=$(VERSION)
 MPIRUN  := .ci/mpirun $(MPI)
+# NVML's header marks old functions as deprecated, which go-nvml binds all the same.
+export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 
 .PHONY: build run test check bench kernels check-kernels test-slurm test-gpu gpu-bundle setup clean help
 
 build: setup ## bin/ddpstep
 	$(GO) build -tags $(TAG) -ldflags '$(LDFLAGS)' -o bin/ddpstep ./cmd/ddpstep
+	$(GO) build -ldflags '-extldflags=-Wl,-z,lazy' -o bin/ddpstep-nvml ./cmd/ddpstep-nvml
 
 run: build ## the job on real gradients, on four ranks
 	$(MPIRUN) -n $(NP) bin/ddpstep run --grads '$(GRADS)' --steps 5

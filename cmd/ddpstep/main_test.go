@@ -42,11 +42,12 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"stcmp": stcmp,
-			"mkst":  mkst,
-			"json":  jsonField,
-			"lines": lines,
-			"empty": empty,
+			"stcmp":  stcmp,
+			"schema": schema,
+			"mkst":   mkst,
+			"json":   jsonField,
+			"lines":  lines,
+			"empty":  empty,
 		},
 		RequireExplicitExec: true,
 	})

@@ -79,6 +79,7 @@ type device struct {
 	*gradsync.GPU
 	flags *deviceFlags
 	note  string // why it is not a GPU
+	nvml  *nvmlQuery
 }
 
 // openDevice chooses, collectively. needGPU and needCPU say what the reducers
@@ -100,7 +101,7 @@ func (f *deviceFlags) openDevice(w *job, needGPU, needCPU bool) (*device, error)
 	case err != nil:
 		return nil, err
 	}
-	return &device{GPU: g, flags: f}, nil
+	return &device{GPU: g, flags: f, nvml: w.nvml}, nil
 }
 
 // reducer makes a reducer on the device, collectively.
@@ -133,14 +134,33 @@ func (d *device) kind() string {
 	return "gpu"
 }
 
-// describe is the device for the report, nil for the CPU.
+// describe is the device for the report, nil for the CPU. What NVML knows is
+// left out where it does not answer.
 func (d *device) describe() *report.GPU {
 	if d.GPU == nil {
 		return nil
 	}
+	g := &report.GPU{Ordinal: d.Device.Ordinal, Name: d.Device.Name, UUID: d.Device.UUID, Bus: d.Device.Bus, Driver: d.driver()}
+	if d.nvml == nil {
+		return g
+	}
+	known, driver, _ := d.nvml.wait()
+	if driver != "" {
+		g.Driver = driver + ", " + g.Driver
+	}
+	if n, ok := known[g.UUID]; ok {
+		g.NVLinks = n.Active
+		if n.ECC != nil {
+			g.ECCCorrected, g.ECCUncorrected = n.ECC.Volatile.Corrected, n.ECC.Volatile.Uncorrected
+		}
+	}
+	return g
+}
+
+// driver is the CUDA version that the driver supports.
+func (d *device) driver() string {
 	v := d.GPU.Driver
-	return &report.GPU{Ordinal: d.Device.Ordinal, Name: d.Device.Name, UUID: d.Device.UUID, Bus: d.Device.Bus,
-		Driver: fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10)}
+	return fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10)
 }
 
 // settings are the variables that change what NCCL and CUDA do, and so must be
@@ -162,7 +182,7 @@ func agreeVersions(w *job, d *device, versions map[string]string) error {
 	same := map[string]string{}
 	if d.GPU != nil {
 		same = settings(os.Environ())
-		versions["cuda driver"] = d.describe().Driver
+		versions["cuda driver"] = d.driver()
 		if l, err := d.NCCL(); err == nil { // else whoever needs it says so
 			versions["nccl"] = l.Version().String()
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -100,6 +101,44 @@ func gatherRanks(w *job, j *gradsync.Job, d *device, r *report.Report) error {
 	return nil
 }
 
+// gatherMemory adds what every process has of memory, collectively.
+func gatherMemory(w *job, j *gradsync.Job, r *report.Report) error {
+	mine := report.Memory{Gradients: r.Plan.Bytes * int64(j.Layout.Local(w.Rank()))}
+	mine.PeakResident = procBytes("/proc/self/status", "VmHWM:")
+	mine.FinalProportion = procBytes("/proc/self/smaps_rollup", "Pss:")
+	raw, err := json.Marshal(mine)
+	if err != nil {
+		return err
+	}
+	all, err := w.AllgatherBytes(raw)
+	if err != nil {
+		return err
+	}
+	for i, t := range all {
+		if err := json.Unmarshal(t, &r.Ranks[i].Memory); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// procBytes reads a line such as "VmHWM:  1234 kB", nil where there is none.
+func procBytes(file, name string) *int64 {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == name && f[2] == "kB" {
+			if kb, err := strconv.ParseInt(f[1], 10, 64); err == nil {
+				kb *= 1024
+				return &kb
+			}
+		}
+	}
+	return nil
+}
+
 // summarize prints the human summary.
 func summarize(out io.Writer, r *report.Report, c *runCmd) error {
 	var b strings.Builder
@@ -128,6 +167,9 @@ func summarize(out io.Writer, r *report.Report, c *runCmd) error {
 		row("speed", "%s: communication %s a step (median), algbw %.3g GB/s, busbw %.3g GB/s; compute %s",
 			plural(len(comm), "step"), seconds(t.P50), alg, bus, seconds(report.Summarize(compute).P50))
 	}
+	if text := memoryText(r.Ranks); text != "" {
+		row("memory", "%s", text)
+	}
 	v := r.Verdicts
 	row("ranks", "%s", verdictText(v.RanksEqual, "equal on all ranks", "DIFFERENT between ranks", "not compared"))
 	row("reference", "%s", verdictText(v.ReferenceEqual, fmt.Sprintf("equal bit for bit (%d elements, %s check)", r.Check.Elements, c.Check),
@@ -143,6 +185,25 @@ func summarize(out io.Writer, r *report.Report, c *runCmd) error {
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// memoryText is about the process with the highest peak.
+func memoryText(ranks []report.Rank) string {
+	var most *report.Memory
+	for i := range ranks {
+		m := &ranks[i].Memory
+		if m.PeakResident != nil && (most == nil || *m.PeakResident > *most.PeakResident) {
+			most = m
+		}
+	}
+	if most == nil {
+		return ""
+	}
+	text := fmt.Sprintf("gradients %s a process, peak resident %s", humanize.IBytes(uint64(most.Gradients)), humanize.IBytes(uint64(*most.PeakResident)))
+	if p := most.FinalProportion; p != nil {
+		text += fmt.Sprintf(", its share of it %s", humanize.IBytes(uint64(*p)))
+	}
+	return text
 }
 
 func okWord(code int) string {

@@ -55,10 +55,15 @@ func (c *runCmd) Validate() error {
 }
 
 func (c *runCmd) main(stdout, stderr io.Writer) int {
+	var asked *nvmlQuery
+	if c.Device != "cpu" {
+		asked = startNVML() // before MPI, after which a fork is unsafe
+	}
 	w, code := start(c.flags, c.Deadline, stderr)
 	if w == nil {
 		return code
 	}
+	w.nvml = asked
 	w.stepping.Store(true)
 	return w.finish(c.run(w, stdout))
 }
@@ -95,6 +100,9 @@ func (c *runCmd) run(w *job, stdout io.Writer) error {
 	}
 	verdict := history.finish(rep, c.Steps)
 	verdict = c.compareBaseline(w, rep, verdict)
+	if err := gatherMemory(w, job, rep); err != nil {
+		return err
+	}
 	if err := c.write(w, history, rep, verdict, stdout); err != nil {
 		return err
 	}

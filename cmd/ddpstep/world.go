@@ -19,6 +19,7 @@ const grace = 8 * time.Second
 
 // job is a started world and how to leave it.
 type job struct {
+	nvml *nvmlQuery // under way, nil when nobody asked
 	*mpiboot.World
 	signals
 	stderr io.Writer

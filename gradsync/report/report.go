@@ -97,6 +97,16 @@ type Rank struct {
 	LocalRank int    `json:"local_rank"`
 	Logical   [2]int `json:"logical"` // its logical ranks, first and one past the last
 	GPU       *GPU   `json:"gpu"`
+	Memory    Memory `json:"memory"`
+}
+
+// Memory is what a process had of host memory. A page that several processes
+// map counts whole in each one's resident memory and in parts in the
+// proportional one, whose sum over processes is what the host gave.
+type Memory struct {
+	Gradients       int64  `json:"gradients_bytes"`     // of its logical ranks
+	PeakResident    *int64 `json:"peak_resident_bytes"` // null where the system does not tell
+	FinalProportion *int64 `json:"proportional_bytes"`  // after the last step; null likewise
 }
 
 // GPU is the device of a process.
@@ -106,7 +116,7 @@ type GPU struct {
 	UUID    string `json:"uuid"`
 	Bus     string `json:"bus"`
 	Driver  string `json:"driver"`
-	// From NVML, null where it is not there.
+	// From NVML, null where it is not there. Errors are those since the driver was loaded.
 	NVLinks        *int    `json:"nvlinks"` // active links
 	ECCUncorrected *uint64 `json:"ecc_uncorrected"`
 	ECCCorrected   *uint64 `json:"ecc_corrected"`
