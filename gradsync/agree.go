@@ -32,6 +32,7 @@ var sentinels = map[int]error{
 	ExitNonFinite:   ErrNonFinite,
 	ExitEnvironment: ErrEnvironment,
 	ExitLost:        ErrLost,
+	ExitSlow:        ErrSlow,
 }
 
 // ExitCode is the exit code that an error stands for: 0 for nil, 1 for an

@@ -13,6 +13,7 @@ var (
 	ErrBaseline    = errors.New("differs from the baseline")
 	ErrNonFinite   = errors.New("non-finite gradients")
 	ErrEnvironment = errors.New("environment refused")
+	ErrSlow        = errors.New("slower than the floor")
 	ErrLost        = errors.New("deadline passed or peer lost")
 )
 

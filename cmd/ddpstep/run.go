@@ -17,10 +17,11 @@ type runCmd struct {
 	gradFlags      `group:"Gradients"`
 	reduceFlags    `group:"Reduction"`
 	bucketFlags    `group:"Reduction"`
-	Steps          int    `default:"1" placeholder:"N" help:"Counted steps (${default})." group:"Steps and checks"`
-	Warmup         int    `default:"0" placeholder:"N" help:"Steps before them, not counted (${default})." group:"Steps and checks"`
-	Check          string `default:"full" placeholder:"HOW" help:"Elements checked: full (default), sample or off." group:"Steps and checks"`
-	AllowNonfinite bool   `help:"Go on when a gradient is infinite or NaN." group:"Steps and checks"`
+	Steps          int     `default:"1" placeholder:"N" help:"Counted steps (${default})." group:"Steps and checks"`
+	Warmup         int     `default:"0" placeholder:"N" help:"Steps before them, not counted (${default})." group:"Steps and checks"`
+	Check          string  `default:"full" placeholder:"HOW" help:"Elements checked: full (default), sample or off." group:"Steps and checks"`
+	MinBusBW       float64 `name:"min-busbw" placeholder:"GB/S" help:"Floor of a step's bus bandwidth, median: exit code 8 below it." group:"Steps and checks"`
+	AllowNonfinite bool    `help:"Go on when a gradient is infinite or NaN." group:"Steps and checks"`
 	outputFlags    `group:"Output"`
 
 	baseline *report.Baseline // read once, on rank 0
@@ -47,6 +48,9 @@ func (c *runCmd) Validate() error {
 	}
 	if c.Warmup < 0 {
 		return fmt.Errorf("--warmup %d: must not be negative", c.Warmup)
+	}
+	if !(c.MinBusBW >= 0) {
+		return fmt.Errorf("--min-busbw %v: must not be negative", c.MinBusBW)
 	}
 	if _, err := gradsync.ParseCheckMode(c.Check); err != nil {
 		return fmt.Errorf("--check: %w", err)
@@ -100,6 +104,9 @@ func (c *runCmd) run(w *job, stdout io.Writer) error {
 	}
 	verdict := history.finish(rep, c.Steps)
 	verdict = c.compareBaseline(w, rep, verdict)
+	if verdict == nil {
+		verdict = c.compareFloor(rep)
+	}
 	if err := gatherMemory(w, job, rep); err != nil {
 		return err
 	}
@@ -278,6 +285,24 @@ func (c *runCmd) compareBaseline(w *job, rep *report.Report, verdict error) erro
 		return verdict
 	}
 	return err
+}
+
+// compareFloor holds the speed of a step against --min-busbw. All ranks have
+// the same times.
+func (c *runCmd) compareFloor(rep *report.Report) error {
+	if c.MinBusBW == 0 || len(rep.Steps) == 0 {
+		return nil
+	}
+	var took []float64
+	for _, s := range rep.Steps {
+		took = append(took, s.Communication)
+	}
+	_, bus := report.Bandwidth(rep.Plan.Bytes, report.Summarize(took).P50, len(rep.Ranks))
+	if bus >= c.MinBusBW {
+		return nil
+	}
+	return &gradsync.AgreedError{Code: gradsync.ExitSlow, Rank: -1, Text: fmt.Sprintf(
+		"the bus bandwidth of a step is %.3g GB/s (median), below the floor of %g; see the buckets in the report", bus, c.MinBusBW)}
 }
 
 // write writes the outputs, on rank 0.

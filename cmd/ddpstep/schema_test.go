@@ -53,7 +53,7 @@ func TestSchemaTakesGPUs(t *testing.T) {
 		Reducer: report.Reducer{Name: "fixed", Device: "gpu", Transport: "peer"}, Check: report.Check{Mode: "full"},
 		Plan:    report.Plan{Digest: string(bytes.Repeat([]byte("a"), 64)), CapsBytes: []int64{1}, Buckets: 1, Parameters: 1, Elements: 1, Bytes: 4},
 		Buckets: []report.Bucket{}, Steps: []report.Step{}, Parameters: []report.Parameter{},
-		Ranks:   []report.Rank{{GPU: &report.GPU{Name: "NVIDIA H200", NVLinks: &links, ECCCorrected: &errors}}}}
+		Ranks: []report.Rank{{GPU: &report.GPU{Name: "NVIDIA H200", NVLinks: &links, ECCCorrected: &errors}}}}
 	for _, null := range []bool{false, true} {
 		if null {
 			r.Ranks[0].GPU.NVLinks, r.Ranks[0].GPU.ECCCorrected = nil, nil
