@@ -131,10 +131,10 @@ func TestSurvivors(t *testing.T) {
 		text, _ := os.ReadFile(codes)
 		ends := strings.Fields(string(text))
 		slices.Sort(ends)
-		// MPICH's MPI_Abort still ends all, so only the first survivor speaks
-		// for certain, and the launcher has its code; Open MPI's hides them.
+		// The first survivor's MPI_Abort may end the other before it speaks.
+		// MPICH's launcher has its exit code; Open MPI's hides it.
 		switch {
-		case lib == mpitest.OpenMPI && (named != 2 || !slices.Equal(ends, []string{"137", "7", "7"})):
+		case lib == mpitest.OpenMPI && (named == 0 || !slices.Contains(ends, "7") || slices.Contains(ends, "0")):
 			t.Errorf("%d survivors named rank 1, exit codes %v: %v", named, ends, r)
 		case lib == mpitest.MPICH && (named == 0 || r.Code != 7):
 			t.Errorf("%d survivors named rank 1: %v", named, r)

@@ -26,14 +26,14 @@ type deviceFlags struct {
 	Device    string        `default:"auto" enum:"auto,cpu,gpu" placeholder:"D" help:"Where they live: auto (default; gpu where every rank has one), cpu or gpu."`
 	GPU       int           `name:"gpu" json:"-" default:"-1" placeholder:"N" help:"This rank's GPU, where it is not its place on the host."`
 	Transport string        `default:"auto" enum:"auto,shm,mpi,peer,nccl" placeholder:"T" help:"Over what: auto (default); on the CPU shm or mpi, on GPUs peer or nccl."`
-	Algorithm string        `default:"auto" enum:"auto,oneshot,twoshot,copyin" placeholder:"A" help:"Of the peer transport, not by size: oneshot, twoshot or copyin."`
+	Algorithm string        `default:"auto" enum:"auto,oneshot,twoshot,copyin" placeholder:"A" help:"Of the peer transport, not by size: oneshot, twoshot or copyin." hidden:""`
 	Deadline  time.Duration `default:"5m" placeholder:"T" help:"Longest wait for a peer (${default}), then exit code 7."`
 	ShmDir    string        `default:"/dev/shm" placeholder:"DIR" help:"Memory file system for shared buckets (${default})."`
 	NCCLLib   string        `name:"nccl-lib" placeholder:"FILE" help:"NCCL library (libnccl.so.2, where the loader finds it)."`
-	CUDALib   string        `name:"cuda-lib" placeholder:"FILE" help:"CUDA driver library (libcuda.so.1, likewise)."`
-	Kernels   string        `placeholder:"DIR" help:"Kernels made by nvcc in place of the built-in PTX."`
+	CUDALib   string        `name:"cuda-lib" placeholder:"FILE" help:"CUDA driver library (libcuda.so.1, likewise)." hidden:""`
+	Kernels   string        `placeholder:"DIR" help:"Kernels made by nvcc in place of the built-in PTX." hidden:""`
 	direct    bool
-	ShareGPU  bool `name:"share-gpu" help:"Let ranks share a GPU: to try things out, not to measure."`
+	ShareGPU  bool `name:"share-gpu" help:"Let ranks share a GPU: to try things out, not to measure." hidden:""`
 }
 
 func (f *reduceFlags) validate() error {
