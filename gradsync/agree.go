@@ -156,7 +156,7 @@ func AgreePlan(w World, p *plan.Plan) error {
 	if err := errors.Join(json.Unmarshal(lists[0], &first), json.Unmarshal(lists[odd], &other)); err != nil {
 		return err
 	}
-	return &AgreedError{ExitUsage, odd, firstDifference(first, other) + "; give every rank the same parameters"}
+	return &AgreedError{ExitUsage, odd, firstDifference(first, other) + "; give every rank the same parameters and bucket caps"}
 }
 
 func firstDifference(zero, other []plan.Param) string {

@@ -18,6 +18,3 @@ func set() bool {
 	setMXCSR(mxcsrDefault)
 	return true
 }
-
-// breakForTest turns flush-to-zero and denormals-are-zero on.
-func breakForTest() { setMXCSR(mxcsrDefault | 1<<15 | 1<<6) }

@@ -15,6 +15,3 @@ func set() bool {
 	setFPCR(v &^ fpcrMode)
 	return true
 }
-
-// breakForTest turns flush-to-zero on.
-func breakForTest() { setFPCR(getFPCR() | 1<<24) }

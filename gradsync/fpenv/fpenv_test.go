@@ -5,6 +5,8 @@ package fpenv
 import (
 	"runtime"
 	"testing"
+
+	"github.com/ddpstep/ddpstep/gradsync/fpenv/fptest"
 )
 
 func TestSetRepairsTheThread(t *testing.T) {
@@ -18,7 +20,7 @@ func TestSetRepairsTheThread(t *testing.T) {
 	if err := Check(); err != nil {
 		t.Fatal("after Set:", err)
 	}
-	breakForTest()
+	fptest.Flush()
 	if Check() == nil {
 		t.Fatal("Check did not see flush-to-zero")
 	}
