@@ -31,7 +31,11 @@ type gpuMemory struct {
 	ready   []*cuda.Event // by bucket: its gradients are there
 	begun   []*cuda.Event // its reduction
 	done    []*cuda.Event
-	pending []int // buckets whose reduction was started
+	pending []int       // buckets whose reduction was started
+	making  bool        // gradients of a step are under way
+	first   *cuda.Event // the step's gradients begin
+	last    *cuda.Event // and end
+	ended   *cuda.Event // its last reduction, nil when nothing was reduced
 	sums    cuda.Buffer
 	graphs  map[[2]int]*cuda.Graph // by bucket and repetitions
 	closers []func() error
@@ -71,6 +75,12 @@ func newGPUMemory(cfg Config, g *GPU) (m *gpuMemory, err error) {
 		m.own((*s).Close)
 	}
 	if m.staged, err = m.event(false); err != nil {
+		return m, err
+	}
+	if m.first, err = m.event(true); err != nil {
+		return m, err
+	}
+	if m.last, err = m.event(true); err != nil {
 		return m, err
 	}
 	if m.sums, err = g.ctx.Alloc(cuda.Uint64, 2*len(cfg.Plan.Params)); err != nil {
@@ -128,7 +138,30 @@ func (m *gpuMemory) deadline() time.Time {
 	return time.Now().Add(m.cfg.Deadline)
 }
 
+// startClock is called before a step's gradients are queued, for the clock.
+func (m *gpuMemory) startClock() error {
+	if m.making {
+		return nil
+	}
+	m.making = true
+	return m.first.Record(m.compute)
+}
+
+// StepTimes tells how long gradients took on the device, and the reduction
+// after the last of them.
+func (m *gpuMemory) StepTimes() (compute, exposed float64, err error) {
+	if m.ended == nil {
+		return 0, 0, nil
+	}
+	c, errC := m.last.Since(m.first)
+	e, errE := m.ended.Since(m.last)
+	return c.Seconds(), max(e.Seconds(), 0), errors.Join(errC, errE)
+}
+
 func (m *gpuMemory) Put(local, bucket int, fill func(dst []byte, first int64) error) error {
+	if err := m.startClock(); err != nil {
+		return err
+	}
 	size := m.cfg.Plan.Buckets[bucket].DType.Size()
 	buf := m.buckets[local][bucket]
 	chunk := stageBytes / size
@@ -154,6 +187,9 @@ func (m *gpuMemory) Put(local, bucket int, fill func(dst []byte, first int64) er
 // Generate fills a bucket on the device, with the bits that Put of the same
 // source would have copied there.
 func (m *gpuMemory) Generate(local, bucket int, g *Generated, step, rank int) error {
+	if err := m.startClock(); err != nil {
+		return err
+	}
 	b := m.cfg.Plan.Buckets[bucket]
 	for _, s := range m.cfg.Plan.Spans(b, 0, b.Elements) {
 		part, err := m.buckets[local][bucket].Slice(int(s.Offset), int(s.Offset+s.Elements))
@@ -176,7 +212,7 @@ func (m *gpuMemory) Generate(local, bucket int, g *Generated, step, rank int) er
 
 // begin puts the reduction of a bucket behind its gradients, end after it.
 func (m *gpuMemory) begin(bucket int) error {
-	return errors.Join(m.ready[bucket].Record(m.compute), m.comm.WaitEvent(m.ready[bucket]), m.begun[bucket].Record(m.comm))
+	return errors.Join(m.ready[bucket].Record(m.compute), m.last.Record(m.compute), m.comm.WaitEvent(m.ready[bucket]), m.begun[bucket].Record(m.comm))
 }
 
 func (m *gpuMemory) end(bucket int) error {
@@ -200,6 +236,7 @@ func (m *gpuMemory) finish(wait func(*cuda.Event) error) ([]float64, error) {
 		}
 		seconds[b] = d.Seconds()
 	}
+	m.ended, m.making = m.done[m.pending[len(m.pending)-1]], false
 	m.pending = m.pending[:0]
 	return seconds, nil
 }

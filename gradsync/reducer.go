@@ -53,6 +53,13 @@ type digester interface {
 	Digests() ([]digest.Digest, error)
 }
 
+// A clock is a Reducer that works behind the host's back and so must measure
+// itself: after Wait it tells the seconds in which gradients were made, and
+// those from there to the end of the last reduction.
+type clock interface {
+	StepTimes() (compute, exposed float64, err error)
+}
+
 // A Repeater reduces a bucket again and again on the device, for benchmarks.
 type Repeater interface {
 	// Repeat queues n reductions of a bucket back to back, as one CUDA graph,

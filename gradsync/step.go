@@ -118,6 +118,11 @@ func (j *Job) reduce(step int) (*summary, error) {
 	}
 	me.Buckets = append([]float64(nil), seconds...)
 	me.Exposed = time.Since(begun).Seconds() - me.Compute
+	if c, ok := j.Reducer.(clock); ok {
+		if me.Compute, me.Exposed, err = c.StepTimes(); err != nil {
+			return nil, err
+		}
+	}
 	return me, nil
 }
 
