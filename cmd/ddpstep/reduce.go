@@ -23,7 +23,7 @@ type reduceFlags struct {
 
 // deviceFlags say where gradients live and what carries them.
 type deviceFlags struct {
-	Device    string        `default:"auto" enum:"auto,cpu,gpu" placeholder:"D" help:"Where they live: auto (default; gpu where every rank has one), cpu or gpu."`
+	Device    string        `default:"auto" enum:"auto,cpu,gpu" placeholder:"D" help:"auto (default: the GPU where every rank has one), cpu or gpu."`
 	GPU       int           `name:"gpu" json:"-" default:"-1" placeholder:"N" help:"This rank's GPU, where it is not its place on the host."`
 	Transport string        `default:"auto" enum:"auto,shm,mpi,peer,nccl" placeholder:"T" help:"Over what: auto (default); on the CPU shm or mpi, on GPUs peer or nccl."`
 	Algorithm string        `default:"auto" enum:"auto,oneshot,twoshot,copyin" placeholder:"A" help:"Of the peer transport, not by size: oneshot, twoshot or copyin." hidden:""`
