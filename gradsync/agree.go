@@ -156,20 +156,20 @@ func AgreePlan(w World, p *plan.Plan) error {
 	if err := errors.Join(json.Unmarshal(lists[0], &first), json.Unmarshal(lists[odd], &other)); err != nil {
 		return err
 	}
-	return &AgreedError{ExitUsage, odd, firstDifference(first, other) + "; give every rank the same parameters and bucket caps"}
+	return &AgreedError{ExitUsage, odd, firstDifference(first, other)}
 }
 
 func firstDifference(zero, other []plan.Param) string {
 	for i := range min(len(zero), len(other)) {
 		a, b := zero[i], other[i]
 		if a.Name != b.Name || a.DType != b.DType || !slices.Equal(a.Shape, b.Shape) {
-			return fmt.Sprintf("parameter %d is %q %v %v, on rank 0 it is %q %v %v", i, b.Name, b.DType, b.Shape, a.Name, a.DType, a.Shape)
+			return fmt.Sprintf("parameter %d is %q %v %v, on rank 0 it is %q %v %v; give every rank the same parameters", i, b.Name, b.DType, b.Shape, a.Name, a.DType, a.Shape)
 		}
 	}
 	if len(zero) != len(other) {
-		return fmt.Sprintf("has %d parameters, rank 0 has %d", len(other), len(zero))
+		return fmt.Sprintf("has %d parameters, rank 0 has %d; give every rank the same parameters", len(other), len(zero))
 	}
-	return "cuts the same parameters into other buckets than rank 0"
+	return "cuts the same parameters into other buckets than rank 0; give every rank the same bucket caps"
 }
 
 // AgreeSame is collective: it refuses a world in which a named property does

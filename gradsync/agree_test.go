@@ -76,11 +76,11 @@ func TestAgreePlan(t *testing.T) {
 		want   string
 	}{
 		{func(l []plan.Param) []plan.Param { return l }, 100, ""},
-		{func(l []plan.Param) []plan.Param { l[1].Name = "c"; return l }, 100, `rank 2: parameter 1 is "c" float32 [4], on rank 0 it is "b" float32 [4]; give every rank the same parameters and bucket caps`},
-		{func(l []plan.Param) []plan.Param { l[0].DType = contract.BFloat16; return l }, 100, `rank 2: parameter 0 is "a" bfloat16 [2 3], on rank 0 it is "a" float32 [2 3]; give every rank the same parameters and bucket caps`},
-		{func(l []plan.Param) []plan.Param { l[0].Shape = []int64{3, 2}; return l }, 100, `rank 2: parameter 0 is "a" float32 [3 2], on rank 0 it is "a" float32 [2 3]; give every rank the same parameters and bucket caps`},
-		{func(l []plan.Param) []plan.Param { return l[:1] }, 100, "rank 2: has 1 parameters, rank 0 has 2; give every rank the same parameters and bucket caps"},
-		{func(l []plan.Param) []plan.Param { return l }, 8, "rank 2: cuts the same parameters into other buckets than rank 0; give every rank the same parameters and bucket caps"},
+		{func(l []plan.Param) []plan.Param { l[1].Name = "c"; return l }, 100, `rank 2: parameter 1 is "c" float32 [4], on rank 0 it is "b" float32 [4]; give every rank the same parameters`},
+		{func(l []plan.Param) []plan.Param { l[0].DType = contract.BFloat16; return l }, 100, `rank 2: parameter 0 is "a" bfloat16 [2 3], on rank 0 it is "a" float32 [2 3]; give every rank the same parameters`},
+		{func(l []plan.Param) []plan.Param { l[0].Shape = []int64{3, 2}; return l }, 100, `rank 2: parameter 0 is "a" float32 [3 2], on rank 0 it is "a" float32 [2 3]; give every rank the same parameters`},
+		{func(l []plan.Param) []plan.Param { return l[:1] }, 100, "rank 2: has 1 parameters, rank 0 has 2; give every rank the same parameters"},
+		{func(l []plan.Param) []plan.Param { return l }, 8, "rank 2: cuts the same parameters into other buckets than rank 0; give every rank the same bucket caps"},
 	} {
 		launch(t, 4, false, func(w World) error {
 			l, limit := list(), int64(100)
