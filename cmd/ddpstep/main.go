@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -74,6 +75,11 @@ func run(args []string, stdout, stderr io.Writer) (code int) {
 	case done >= 0: // --help or --version
 		return done
 	case err == nil:
+		if rank == 0 {
+			for _, name := range strangers(parser.Model.Node, os.Environ()) {
+				fmt.Fprintf(stderr, "ddpstep: note: %s is the variable of no flag and has no effect; see ddpstep --help\n", name)
+			}
+		}
 		return ctx.Selected().Target.Addr().Interface().(command).main(stdout, stderr)
 	}
 	usage := usageText(err)
@@ -97,6 +103,34 @@ func newParser(stdout, stderr io.Writer, exit func(code int)) (*kong.Kong, error
 		kong.Writers(stdout, stderr),
 		kong.Exit(exit),
 	)
+}
+
+// ours are the variables that are no flags: of job scripts, of the NVML helper
+// and of tests. A name that ends in * stands for all that start so.
+var ours = []string{"DDPSTEP_BIN", "DDPSTEP_MPI", "DDPSTEP_MAIL_TO", nvmlVar, "DDPSTEP_REQUIRE", "DDPSTEP_TEST_*", "DDPSTEP_DOUBLE_*", "DDPSTEP_SLURMTEST_*"}
+
+// strangers are the DDPSTEP_ variables that nothing reads: misspelt, most likely.
+func strangers(n *kong.Node, environ []string) (names []string) {
+	known := map[string]bool{}
+	var visit func(n *kong.Node)
+	visit = func(n *kong.Node) {
+		for _, f := range n.Flags {
+			for _, name := range f.Envs {
+				known[name] = true
+			}
+		}
+		for _, c := range n.Children {
+			visit(c)
+		}
+	}
+	visit(n)
+	for _, e := range environ {
+		name, _, _ := strings.Cut(e, "=")
+		if strings.HasPrefix(name, "DDPSTEP_") && !known[name] && !listed(ours, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // usageText says what is wrong with a command line and where to read more.

@@ -10,6 +10,7 @@ import (
 	"github.com/ddpstep/ddpstep/gradsync/contract"
 	"github.com/ddpstep/ddpstep/gradsync/plan"
 	"github.com/ddpstep/ddpstep/gradsync/report"
+	"github.com/ddpstep/ddpstep/mpiboot"
 )
 
 type planCmd struct {
@@ -30,6 +31,9 @@ func (c *planCmd) Validate() error { return c.gradFlags.validate() }
 
 func (c *planCmd) main(stdout, stderr io.Writer) int {
 	if err := c.print(stdout); err != nil {
+		if rank, _, _, _ := mpiboot.Announced(); rank > 0 { // under a launcher, one says it
+			return gradsync.ExitCode(err)
+		}
 		fmt.Fprintln(stderr, "ddpstep:", err)
 		return gradsync.ExitCode(err)
 	}

@@ -29,15 +29,20 @@ var environment = []string{
 func allowedEnvironment(environ []string) map[string]string {
 	kept := map[string]string{}
 	for _, e := range environ {
-		name, value, _ := strings.Cut(e, "=")
-		if slices.ContainsFunc(environment, func(a string) bool {
-			prefix, open := strings.CutSuffix(a, "*")
-			return a == name || open && strings.HasPrefix(name, prefix)
-		}) {
+		if name, value, _ := strings.Cut(e, "="); listed(environment, name) {
 			kept[name] = value
 		}
 	}
 	return kept
+}
+
+// listed reports whether a name is on a list, where one that ends in * stands
+// for all that start so.
+func listed(list []string, name string) bool {
+	return slices.ContainsFunc(list, func(l string) bool {
+		prefix, open := strings.CutSuffix(l, "*")
+		return l == name || open && strings.HasPrefix(name, prefix)
+	})
 }
 
 func newReport(w *job, c *runCmd) *report.Report {
