@@ -19,6 +19,9 @@ type flagValues struct{ flags map[string]string }
 func (f *flagValues) AfterApply(ctx *kong.Context) error {
 	f.flags = map[string]string{}
 	for _, flag := range ctx.Flags() {
+		if flag.Name == "gpu" { // each rank its own
+			continue
+		}
 		f.flags["--"+flag.Name] = fmt.Sprint(ctx.FlagValue(flag))
 	}
 	f.flags["command"] = ctx.Command()
