@@ -64,6 +64,12 @@ func (e *AgreedError) Error() string {
 	return fmt.Sprintf("rank %d: %s", e.Rank, e.Text)
 }
 
+// Agreed reports whether err is the same on all ranks: nil, or an AgreedError.
+func Agreed(err error) bool {
+	var agreed *AgreedError
+	return err == nil || errors.As(err, &agreed)
+}
+
 // Is makes the error of the kind that its code stands for.
 func (e *AgreedError) Is(target error) bool {
 	return target != nil && target == sentinels[e.Code]

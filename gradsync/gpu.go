@@ -151,31 +151,52 @@ func (g *GPU) Close() error { return errors.Join(g.kernels.Close(), g.ctx.Close(
 // access where every rank can map every other's memory. algorithm forces one of
 // package kernels' algorithms on the peer transport, "" chooses by size. note
 // says why auto did not take peer access.
+//
+// An error is an AgreedError, the same on every rank, unless a peer was lost or
+// NCCL failed on this rank while others go on waiting for it: they are best told
+// by the end of the process, not by a further collective call.
 func OpenGPUReducer(cfg Config, g *GPU, name, transport, algorithm string) (r Reducer, note string, err error) {
+	refuse := func(code int, format string, args ...any) (Reducer, string, error) {
+		return nil, "", &AgreedError{Code: code, Rank: -1, Text: fmt.Sprintf(format, args...)}
+	}
 	switch {
 	case name == "nccl":
-		r, err = newNCCLReducer(cfg, g)
-		return r, "", err
+		return opened(newNCCLReducer(cfg, g))
 	case name != "fixed":
-		return nil, "", fmt.Errorf("%w: reducer %q does not run on GPUs; use fixed or nccl", ErrUsage, name)
+		return refuse(ExitUsage, "reducer %q does not run on GPUs; use fixed or nccl", name)
+	case transport != "auto" && transport != "peer" && transport != "nccl":
+		return refuse(ExitUsage, "transport %q does not run on GPUs; use auto, peer or nccl", transport)
+	case cfg.Layout.World > MaxGPUWorld:
+		return refuse(ExitUsage, "%v; use --device cpu", TooManyForGPU(cfg.Layout.World))
 	case transport == "nccl":
-		r, err = newGPUExchange(cfg, g)
-		return r, "", err
-	case transport != "auto" && transport != "peer":
-		return nil, "", fmt.Errorf("%w: transport %q does not run on GPUs; use auto, peer or nccl", ErrUsage, transport)
+		return opened(newGPUExchange(cfg, g))
 	}
 	var none noSharedMemory
-	r, err = newPeers(cfg, g, algorithm)
+	p, err := newPeers(cfg, g, algorithm)
 	switch {
-	case err == nil:
-		return r, "", nil
 	case !errors.As(err, &none):
-		return nil, "", err
+		return opened(p, err)
 	case transport == "peer":
-		return nil, "", fmt.Errorf("%w: no peer access: %v; use --transport nccl", ErrEnvironment, err)
+		return refuse(ExitEnvironment, "no peer access: %v; use --transport nccl", none)
 	}
-	r, err = newGPUExchange(cfg, g)
+	r, _, err = opened(newGPUExchange(cfg, g))
 	return r, "no peer access: " + string(none) + "; exchanging over NCCL instead, which is slower", err
+}
+
+// opened keeps a nil pointer from becoming a Reducer that is not nil.
+func opened[R Reducer](r R, err error) (Reducer, string, error) {
+	if err != nil {
+		return nil, "", err
+	}
+	return r, "", nil
+}
+
+// MaxGPUWorld is how many logical ranks the kernels add in fixed order.
+const MaxGPUWorld = kernels.MaxWorld
+
+// TooManyForGPU says that a world is larger than that.
+func TooManyForGPU(world int) string {
+	return fmt.Sprintf("the kernels add up to %d logical ranks in fixed order, and these are %d", MaxGPUWorld, world)
 }
 
 // deviceType is the buffer type of gradients of dtype t.
@@ -198,9 +219,20 @@ func kernelScale(t contract.DType, a contract.Average, world int) kernels.Scale 
 	return kernels.Scale{Factor: 1}
 }
 
+// refusedByGPU makes an error of setting up an ErrEnvironment, where it is one.
+func refusedByGPU(err error) error {
+	var e *cuda.Error
+	if errors.As(err, &e) && e.Code == cuda.CodeOutOfMemory {
+		return fmt.Errorf("%w: %w; use more GPUs, or lower --world", ErrEnvironment, err)
+	}
+	return err
+}
+
 // lostOnGPU turns the errors of waiting for peers into an ErrLost.
 func lostOnGPU(op string, err error) error {
-	if errors.Is(err, cuda.ErrDeadline) || errors.Is(err, nccl.ErrAborted) {
+	var e *nccl.Error
+	remote := errors.As(err, &e) && e.Code == nccl.CodeRemoteError
+	if remote || errors.Is(err, cuda.ErrDeadline) || errors.Is(err, nccl.ErrAborted) {
 		return &LostError{Op: op, Cause: strings.TrimPrefix(err.Error(), "nccl: ")}
 	}
 	return err

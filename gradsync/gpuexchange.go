@@ -44,30 +44,24 @@ type message struct {
 // to run at speed, small enough that folding one hides behind moving another.
 const gpuChunkBytes = 4 << 20
 
-func newGPUExchange(cfg Config, g *GPU) (x *gpuExchange, err error) {
+func newGPUExchange(cfg Config, g *GPU) (*gpuExchange, error) {
 	m, err := newGPUMemory(cfg, g)
-	if err := Agree(cfg.World, err); err != nil {
-		if m != nil {
-			m.Close()
-		}
+	if err != nil {
 		return nil, err
 	}
-	x = &gpuExchange{gpuMemory: m}
-	defer func() {
-		if err != nil {
-			x.Close()
-		}
-	}()
-	if x.nccl, err = joinNCCL(cfg, g); err != nil {
-		return nil, err
+	x := &gpuExchange{gpuMemory: m}
+	if x.nccl, err = joinNCCL(m); err == nil {
+		err = Agree(cfg.World, refusedByGPU(x.prepare()))
 	}
-	if err = Agree(cfg.World, x.prepare()); err != nil {
+	if err != nil {
+		Leave(x, err)
 		return nil, err
 	}
 	return x, nil
 }
 
 func (x *gpuExchange) prepare() (err error) {
+	defer x.guard("loading kernels")()
 	l := x.cfg.Layout
 	if x.folding, err = x.gpu.ctx.NewStream(); err != nil {
 		return err
@@ -192,6 +186,10 @@ func (x *gpuExchange) Transport() string { return "nccl" }
 func (x *gpuExchange) Accumulator(t contract.DType) contract.DType { return t.Accumulator() }
 
 func (x *gpuExchange) Reduce(b int) error {
+	defer x.guard("NCCL exchange")()
+	if err := x.catchUp(x.nccl.Wait); err != nil {
+		return lostOnGPU("NCCL exchange", err)
+	}
 	if err := x.begin(b); err != nil {
 		return err
 	}
@@ -270,4 +268,6 @@ func (x *gpuExchange) Wait() ([]float64, error) {
 	return s, lostOnGPU("NCCL exchange", err)
 }
 
-func (x *gpuExchange) Close() error { return errors.Join(closeNCCL(x.nccl), x.gpuMemory.Close()) }
+func (x *gpuExchange) Close() error { return closeNCCL(x.gpuMemory, x.nccl) }
+
+func (x *gpuExchange) Abandon(cause error) { abandonNCCL(x.gpuMemory, x.nccl, cause) }

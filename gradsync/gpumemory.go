@@ -32,6 +32,7 @@ type gpuMemory struct {
 	begun   []*cuda.Event // its reduction
 	done    []*cuda.Event
 	pending []int       // buckets whose reduction was started
+	waited  int         // how many of them are known to be done
 	making  bool        // gradients of a step are under way
 	first   *cuda.Event // the step's gradients begin
 	last    *cuda.Event // and end
@@ -41,62 +42,68 @@ type gpuMemory struct {
 	closers []func() error
 }
 
-func newGPUMemory(cfg Config, g *GPU) (m *gpuMemory, err error) {
-	m = &gpuMemory{cfg: cfg, gpu: g}
-	defer func() {
-		if err != nil {
-			m.Close()
-		}
-	}()
+// newGPUMemory is collective: it fails on every process when it does on one.
+func newGPUMemory(cfg Config, g *GPU) (*gpuMemory, error) {
+	m := &gpuMemory{cfg: cfg, gpu: g}
+	if err := Agree(cfg.World, refusedByGPU(m.allocate())); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *gpuMemory) allocate() (err error) {
+	defer m.guard("allocating memory on the GPU")()
+	cfg, g := m.cfg, m.gpu
 	at, size := offsets(cfg.Plan)
 	m.at = at
 	local := cfg.Layout.Local(cfg.Layout.Proc)
 	if m.block, err = g.ctx.Alloc(cuda.Uint8, int(size)*local); err != nil {
-		return m, err
+		return err
 	}
 	m.own(m.block.Free)
 	for i := range local {
 		views, err := bucketViews(cfg, m.block, at, int64(i)*size)
 		if err != nil {
-			return m, err
+			return err
 		}
 		m.buckets = append(m.buckets, views)
 	}
 	for _, mem := range []**cuda.HostMem{&m.stage, &m.back} {
 		if *mem, err = g.ctx.AllocHost(stageBytes); err != nil {
-			return m, err
+			return err
 		}
 		m.own((*mem).Free)
 	}
 	for _, s := range []**cuda.Stream{&m.compute, &m.comm} {
 		if *s, err = g.ctx.NewStream(); err != nil {
-			return m, err
+			return err
 		}
 		m.own((*s).Close)
 	}
 	if m.staged, err = m.event(false); err != nil {
-		return m, err
+		return err
 	}
 	if m.first, err = m.event(true); err != nil {
-		return m, err
+		return err
 	}
 	if m.last, err = m.event(true); err != nil {
-		return m, err
+		return err
 	}
 	if m.sums, err = g.ctx.Alloc(cuda.Uint64, 2*len(cfg.Plan.Params)); err != nil {
-		return m, err
+		return err
 	}
 	m.own(m.sums.Free)
 	for range cfg.Plan.Buckets {
 		for _, list := range []*[]*cuda.Event{&m.ready, &m.begun, &m.done} {
 			e, err := m.event(list != &m.ready)
 			if err != nil {
-				return m, err
+				return err
 			}
 			*list = append(*list, e)
 		}
 	}
-	return m, nil
+	return nil
 }
 
 // bucketViews cuts one logical rank's memory, which starts at byte first of
@@ -129,6 +136,20 @@ func (m *gpuMemory) event(timing bool) (*cuda.Event, error) {
 }
 
 func (m *gpuMemory) Device() string { return "gpu" }
+
+// guard watches calls of the libraries, which may block whatever they promise:
+// a launch behind a kernel that never ends does when the queue is full. Waits
+// have deadlines of their own, and what ends them when they pass takes a while.
+func (m *gpuMemory) guard(op string) (done func()) {
+	if m.cfg.Deadline <= 0 || m.cfg.Stuck == nil {
+		return func() {}
+	}
+	t := time.AfterFunc(m.cfg.Deadline+abortWait+time.Second, func() { m.cfg.Stuck(op) })
+	return func() { t.Stop() }
+}
+
+// abortWait is how long aborted kernels and communicators may take to end.
+const abortWait = 2 * time.Second
 
 // deadline is when a wait that starts now gives up.
 func (m *gpuMemory) deadline() time.Time {
@@ -173,20 +194,27 @@ func (m *gpuMemory) Put(local, bucket int, fill func(dst []byte, first int64) er
 		if err := fill(m.stage.Bytes()[:(hi-lo)*size], int64(lo)); err != nil {
 			return err
 		}
-		part, err := buf.Slice(lo, hi)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(m.compute.CopyIn(part, m.stage, 0), m.staged.Record(m.compute)); err != nil {
+		if err := m.send(buf, lo, hi); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// send copies what is staged to the elements [lo, hi) of a buffer.
+func (m *gpuMemory) send(buf cuda.Buffer, lo, hi int) error {
+	defer m.guard("copy to the GPU")()
+	part, err := buf.Slice(lo, hi)
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.compute.CopyIn(part, m.stage, 0), m.staged.Record(m.compute))
+}
+
 // Generate fills a bucket on the device, with the bits that Put of the same
 // source would have copied there.
 func (m *gpuMemory) Generate(local, bucket int, g *Generated, step, rank int) error {
+	defer m.guard("making values on the GPU")()
 	if err := m.startClock(); err != nil {
 		return err
 	}
@@ -220,15 +248,31 @@ func (m *gpuMemory) end(bucket int) error {
 	return m.done[bucket].Record(m.comm)
 }
 
-// finish waits with wait for the last reduction and returns the times.
+// catchUp waits with wait for the reductions that are done already, which takes
+// no time, so that a communicator no longer counts them against its deadline:
+// making all gradients of a step may take longer than that.
+func (m *gpuMemory) catchUp(wait func(*cuda.Event) error) error {
+	for ; m.waited < len(m.pending); m.waited++ {
+		e := m.done[m.pending[m.waited]]
+		if done, err := e.Done(); !done || err != nil {
+			return err
+		}
+		if err := wait(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish waits with wait for every reduction, each with the whole deadline, and
+// returns the times.
 func (m *gpuMemory) finish(wait func(*cuda.Event) error) ([]float64, error) {
-	if len(m.pending) == 0 {
-		return nil, nil
-	}
-	if err := wait(m.done[m.pending[len(m.pending)-1]]); err != nil {
-		return nil, err
-	}
 	seconds := make([]float64, len(m.cfg.Plan.Buckets))
+	for ; m.waited < len(m.pending); m.waited++ {
+		if err := wait(m.done[m.pending[m.waited]]); err != nil {
+			return nil, err
+		}
+	}
 	for _, b := range m.pending {
 		d, err := m.done[b].Since(m.begun[b])
 		if err != nil {
@@ -237,7 +281,7 @@ func (m *gpuMemory) finish(wait func(*cuda.Event) error) ([]float64, error) {
 		seconds[b] = d.Seconds()
 	}
 	m.ended, m.making = m.done[m.pending[len(m.pending)-1]], false
-	m.pending = m.pending[:0]
+	m.pending, m.waited = m.pending[:0], 0
 	return seconds, nil
 }
 
@@ -245,6 +289,7 @@ func (m *gpuMemory) finish(wait func(*cuda.Event) error) ([]float64, error) {
 // kept for the next call, and waits with wait.
 func (m *gpuMemory) repeat(bucket, n int, queue func(int) error, wait func(*cuda.Event) error) (float64, error) {
 	key := [2]int{bucket, n}
+	defer m.guard("repeating a reduction on the GPU")()
 	if m.graphs[key] == nil {
 		g, err := m.comm.Capture(func() error {
 			for range n {
@@ -282,6 +327,7 @@ func (m *gpuMemory) Get(bucket int, lo, hi int64) ([]byte, error) {
 	if part.Bytes() == 0 {
 		return nil, nil
 	}
+	defer m.guard("copy from the GPU")()
 	if err := errors.Join(m.comm.CopyOut(m.back, 0, part), m.staged.Record(m.comm)); err != nil {
 		return nil, err
 	}
@@ -293,6 +339,7 @@ func (m *gpuMemory) Get(bucket int, lo, hi int64) ([]byte, error) {
 
 // Digests returns the digest of every parameter's result, made on the device.
 func (m *gpuMemory) Digests() ([]digest.Digest, error) {
+	defer m.guard("digest on the GPU")()
 	if err := m.comm.Fill(m.sums, 0); err != nil {
 		return nil, err
 	}
@@ -339,11 +386,15 @@ func (m *gpuMemory) Digests() ([]digest.Digest, error) {
 }
 
 // Close frees everything, last first.
-func (m *gpuMemory) Close() error {
+func (m *gpuMemory) Close() error { return m.closeTo(0) }
+
+// closeTo frees all but the first n things owned.
+func (m *gpuMemory) closeTo(n int) error {
+	defer m.guard("freeing memory on the GPU")()
 	var errs []error
-	for i := len(m.closers) - 1; i >= 0; i-- {
+	for i := len(m.closers) - 1; i >= n; i-- {
 		errs = append(errs, m.closers[i]())
+		m.closers = m.closers[:i]
 	}
-	m.closers = nil
 	return errors.Join(errs...)
 }

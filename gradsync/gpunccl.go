@@ -11,8 +11,10 @@ import (
 )
 
 // joinNCCL makes a communicator of the whole world, collectively: rank 0's
-// unique ID goes to all as bytes.
-func joinNCCL(cfg Config, g *GPU) (*nccl.Comm, error) {
+// unique ID goes to all as bytes. It fails on all ranks alike before NCCL is
+// asked; from then on NCCL's ranks wait for each other.
+func joinNCCL(m *gpuMemory) (*nccl.Comm, error) {
+	cfg, g := m.cfg, m.gpu
 	lib, err := g.NCCL()
 	var id nccl.ID
 	if err == nil && cfg.World.Rank() == 0 {
@@ -24,9 +26,15 @@ func joinNCCL(cfg Config, g *GPU) (*nccl.Comm, error) {
 	if err := cfg.World.Bcast(id[:], 0); err != nil {
 		return nil, err
 	}
-	comm, err := lib.Init(g.ctx, id, cfg.World.Rank(), cfg.World.Size(), nccl.Config{Timeout: cfg.Deadline, Direct: g.options.Direct})
-	if err != nil {
-		return nil, lostOnGPU("NCCL initialisation", err)
+	const op = "NCCL initialisation"
+	defer m.guard(op)()
+	comm, err := lib.Init(g.ctx, id, cfg.World.Rank(), cfg.World.Size(), nccl.Config{Timeout: cfg.Deadline, Grace: abortWait, Direct: g.options.Direct})
+	var e *nccl.Error
+	switch {
+	case errors.As(err, &e) && e.Code == nccl.CodeInvalidUsage: // two ranks on one GPU, which --share-gpu let through
+		return nil, fmt.Errorf("%w: %w", ErrEnvironment, err)
+	case err != nil:
+		return nil, lostOnGPU(op, err)
 	}
 	return comm, nil
 }
@@ -41,23 +49,25 @@ type ncclReducer struct {
 	mean  []*kernels.Launch // by bucket: scales the sum, nil likewise
 }
 
-func newNCCLReducer(cfg Config, g *GPU) (r *ncclReducer, err error) {
+func newNCCLReducer(cfg Config, g *GPU) (*ncclReducer, error) {
 	m, err := newGPUMemory(cfg, g)
-	if err := Agree(cfg.World, err); err != nil {
-		if m != nil {
-			m.Close()
-		}
+	if err != nil {
 		return nil, err
 	}
-	r = &ncclReducer{gpuMemory: m}
-	defer func() {
-		if err != nil {
-			r.Close()
-		}
-	}()
-	if r.nccl, err = joinNCCL(cfg, g); err != nil {
+	r := &ncclReducer{gpuMemory: m}
+	if r.nccl, err = joinNCCL(m); err == nil {
+		err = Agree(cfg.World, refusedByGPU(r.prepare()))
+	}
+	if err != nil {
+		Leave(r, err)
 		return nil, err
 	}
+	return r, nil
+}
+
+func (r *ncclReducer) prepare() (err error) {
+	defer r.guard("loading kernels")()
+	cfg, m, k := r.cfg, r.gpuMemory, r.gpu.kernels
 	for b, bucket := range cfg.Plan.Buckets {
 		scale := kernelScale(bucket.DType, cfg.Average, cfg.Layout.World)
 		sum := scale
@@ -70,20 +80,20 @@ func newNCCLReducer(cfg Config, g *GPU) (r *ncclReducer, err error) {
 		}
 		var local, mean *kernels.Launch
 		if len(addends) > 1 || cfg.Average == contract.Pre {
-			if local, err = g.kernels.Fold(kernels.Fold{Addends: addends, Results: addends[:1], Scale: sum}); err != nil {
-				return nil, err
+			if local, err = k.Fold(kernels.Fold{Addends: addends, Results: addends[:1], Scale: sum}); err != nil {
+				return err
 			}
 			r.own(freed(local))
 		}
 		if cfg.Average == contract.Mean {
-			if mean, err = g.kernels.Fold(kernels.Fold{Addends: addends[:1], Results: addends[:1], Scale: scale}); err != nil {
-				return nil, err
+			if mean, err = k.Fold(kernels.Fold{Addends: addends[:1], Results: addends[:1], Scale: scale}); err != nil {
+				return err
 			}
 			r.own(freed(mean))
 		}
 		r.local, r.mean = append(r.local, local), append(r.mean, mean)
 	}
-	return r, nil
+	return nil
 }
 
 func freed(l *kernels.Launch) func() error {
@@ -100,6 +110,10 @@ func (r *ncclReducer) Transport() string { return "nccl" }
 func (r *ncclReducer) Accumulator(t contract.DType) contract.DType { return t }
 
 func (r *ncclReducer) Reduce(b int) error {
+	defer r.guard("ncclAllReduce")()
+	if err := r.catchUp(r.nccl.Wait); err != nil {
+		return lostOnGPU("ncclAllReduce", err)
+	}
 	if err := r.begin(b); err != nil {
 		return err
 	}
@@ -137,16 +151,28 @@ func (r *ncclReducer) Wait() ([]float64, error) {
 	return s, lostOnGPU("ncclAllReduce", err)
 }
 
-func (r *ncclReducer) Close() error { return errors.Join(closeNCCL(r.nccl), r.gpuMemory.Close()) }
+func (r *ncclReducer) Close() error { return closeNCCL(r.gpuMemory, r.nccl) }
 
-// closeNCCL ends a communicator in order, unless it was aborted.
-func closeNCCL(c *nccl.Comm) error {
-	if c == nil {
-		return nil
+func (r *ncclReducer) Abandon(cause error) { abandonNCCL(r.gpuMemory, r.nccl, cause) }
+
+// closeNCCL ends a communicator in order and frees the memory. When a peer does
+// not come the memory stays: work on it may not have ended.
+func closeNCCL(m *gpuMemory, c *nccl.Comm) error {
+	if c != nil {
+		done := m.guard("ncclCommFinalize")
+		err := c.Close()
+		done()
+		if err != nil {
+			return lostOnGPU("ncclCommFinalize", err)
+		}
 	}
-	err := c.Close()
-	if errors.Is(err, nccl.ErrAborted) {
-		return nil // reported when it happened
+	return m.Close()
+}
+
+// abandonNCCL aborts a communicator, unless that has happened.
+func abandonNCCL(m *gpuMemory, c *nccl.Comm, cause error) {
+	if c != nil {
+		defer m.guard("ncclCommAbort")()
+		c.Abort(cause)
 	}
-	return err
 }

@@ -20,7 +20,7 @@ type peers struct {
 	launches []queued     // by bucket
 	copies   *cuda.Stream // for copying peers' gradients in
 	scratch  cuda.Buffer
-	lost     bool // a peer did not come: nothing may be freed in order
+	exported int // how many closers free what peers may have mapped
 }
 
 // queued is a prepared reduction: one kernel, or a pipeline of them.
@@ -38,7 +38,7 @@ type peerHandles struct {
 
 // newPeers maps the peers' memory, collectively. When a process cannot take
 // part, every process gets the same noSharedMemory.
-func newPeers(cfg Config, g *GPU, algorithm string) (p *peers, err error) {
+func newPeers(cfg Config, g *GPU, algorithm string) (*peers, error) {
 	if len(cfg.World.LocalRanks()) < cfg.Layout.Procs {
 		return nil, noSharedMemory("the ranks are on several hosts")
 	}
@@ -46,27 +46,23 @@ func newPeers(cfg Config, g *GPU, algorithm string) (p *peers, err error) {
 		return nil, noSharedMemory(fmt.Sprintf("the kernels take %d logical ranks on %d processes", kernels.MaxWorld, kernels.MaxProcs))
 	}
 	m, err := newGPUMemory(cfg, g)
-	if err := Agree(cfg.World, err); err != nil {
-		if m != nil {
-			m.Close()
-		}
-		return nil, err
-	}
-	p = &peers{gpuMemory: m}
-	defer func() {
-		if err != nil {
-			p.gpuMemory.Close()
-		}
-	}()
-	blocks, flags, err := p.mapPeers()
 	if err != nil {
 		return nil, err
 	}
-	if p.group, err = kernels.NewGroup(g.ctx, cfg.Layout.World, cfg.Layout.Proc, flags); err == nil {
-		p.own(p.group.Close)
-		err = p.prepare(blocks, algorithm)
+	p := &peers{gpuMemory: m, exported: len(m.closers)}
+	blocks, flags, err := p.mapPeers()
+	if err == nil {
+		err = Agree(cfg.World, refusedByGPU(p.prepare(blocks, flags, algorithm)))
 	}
-	if err := Agree(cfg.World, err); err != nil {
+	var none noSharedMemory
+	switch {
+	case errors.As(err, &none): // on every process
+		if e := p.Close(); e != nil {
+			return nil, e
+		}
+		return nil, err
+	case err != nil:
+		Leave(p, err)
 		return nil, err
 	}
 	return p, nil
@@ -76,9 +72,11 @@ func newPeers(cfg Config, g *GPU, algorithm string) (p *peers, err error) {
 func (p *peers) mapPeers() (blocks, flags []cuda.Buffer, err error) {
 	l, ctx := p.cfg.Layout, p.gpu.ctx
 	me := peerHandles{Bytes: p.block.Bytes()}
+	defer p.guard("mapping the peers' memory")()
 	own, err := kernels.AllocShared(p.comm, l.World)
 	if err == nil {
 		p.own(own.Free)
+		p.exported = len(p.closers)
 		if l.Procs > 1 {
 			if me.Gradients, err = p.block.IPC(); err == nil {
 				me.Flags, err = own.IPC()
@@ -140,8 +138,13 @@ func (p *peers) tell(me peerHandles) ([]peerHandles, error) {
 }
 
 // prepare lays out one launch for each bucket.
-func (p *peers) prepare(blocks []cuda.Buffer, algorithm string) error {
+func (p *peers) prepare(blocks, flags []cuda.Buffer, algorithm string) (err error) {
+	defer p.guard("loading kernels")()
 	l := p.cfg.Layout
+	if p.group, err = kernels.NewGroup(p.gpu.ctx, l.World, l.Proc, flags); err != nil {
+		return err
+	}
+	p.own(p.group.Close)
 	_, size := offsets(p.cfg.Plan)
 	// Views of every logical rank's buckets, ascending, and of each process's
 	// first, where results go.
@@ -254,7 +257,10 @@ func (p *peers) Transport() string {
 
 func (p *peers) Accumulator(t contract.DType) contract.DType { return t.Accumulator() }
 
-func (p *peers) Reduce(b int) error { return errors.Join(p.begin(b), p.queue(b), p.end(b)) }
+func (p *peers) Reduce(b int) error {
+	defer p.guard("all-reduce on the GPU")()
+	return errors.Join(p.begin(b), p.queue(b), p.end(b))
+}
 
 func (p *peers) queue(b int) error { return p.launches[b].Queue(p.comm) }
 
@@ -269,27 +275,48 @@ func (p *peers) wait(e *cuda.Event) error {
 	if !errors.Is(err, cuda.ErrDeadline) {
 		return err
 	}
-	p.lost = true
 	p.group.Abort()
 	lost := &LostError{Op: "all-reduce on the GPU", Cause: fmt.Sprintf("not there after %v", p.cfg.Deadline)}
-	if cuda.Wait(e, time.Now().Add(abortWait), nil) == nil && p.group.Waited() != "" {
-		lost.Cause = fmt.Sprintf("waited %v for %s", p.cfg.Deadline, p.group.Waited())
+	if cuda.Wait(e, time.Now().Add(abortWait), nil) != nil {
+		return lost
+	}
+	if what := p.group.Waited(); what != "" {
+		lost.Ranks = []int{p.lacking()}
+		lost.Cause += ": a kernel waited for " + what
 	}
 	return lost
 }
 
-// abortWait is how long spinning kernels may take to see that they were aborted.
-const abortWait = 2 * time.Second
-
-// Close lets the peers' memory go before its owners free it: it is collective,
-// unless a peer was lost; then the driver frees everything when the process
-// ends.
-func (p *peers) Close() error {
-	if p.lost {
-		return nil
+// lacking is the process for which an aborted kernel waited.
+func (p *peers) lacking() int {
+	peer, logical := p.group.WaitedFor()
+	if !logical {
+		return peer
 	}
-	if err := p.cfg.World.Barrier(); err != nil {
+	for q := range p.cfg.Layout.Procs {
+		if lo, hi := p.cfg.Layout.Ranks(q); lo <= peer && peer < hi {
+			return q
+		}
+	}
+	return peer
+}
+
+// Close lets the peers' memory go before its owners free it. It is collective.
+func (p *peers) Close() error {
+	if err := p.cfg.World.Barrier(); err != nil { // no kernel of anybody's touches it any more
 		return err
 	}
-	return p.gpuMemory.Close()
+	err := p.closeTo(p.exported)
+	if e := p.cfg.World.Barrier(); e != nil { // nobody has it mapped any more
+		return errors.Join(err, e)
+	}
+	return errors.Join(err, p.gpuMemory.Close())
+}
+
+// Abandon ends kernels that wait for peers. The driver frees everything when
+// the process ends.
+func (p *peers) Abandon(error) {
+	if p.group != nil {
+		p.group.Abort()
+	}
 }

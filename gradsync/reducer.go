@@ -36,8 +36,27 @@ type Reducer interface {
 	// Get returns the elements [lo, hi) of a reduced bucket's result, at most
 	// getBytes, valid until the next Put or Get.
 	Get(bucket int, lo, hi int64) ([]byte, error)
-	// Close frees the memory.
+	// Close frees the memory. After a failure on which the processes did not
+	// agree, call Leave instead.
 	Close() error
+}
+
+// An abandoner is a Reducer whose Close waits for peers, or for work that
+// never ends when one is lost.
+type abandoner interface {
+	// Abandon ends what runs, and leaves the memory to the end of the process.
+	Abandon(cause error)
+}
+
+// Leave is done with a reducer after err. It closes it in order where all
+// processes do so: when err is nil or an AgreedError. Else it only makes sure
+// that nothing goes on.
+func Leave(r Reducer, err error) error {
+	if a, ok := r.(abandoner); ok && !Agreed(err) {
+		a.Abandon(err)
+		return nil
+	}
+	return r.Close()
 }
 
 // getBytes is the most that Get hands out at a time.
@@ -75,6 +94,10 @@ type Config struct {
 	Plan     *plan.Plan
 	Average  contract.Average
 	Deadline time.Duration // longest wait for a peer; 0: no limit
+	// Stuck is called, on another goroutine, when a library has not returned
+	// within the deadline from a call that should not wait. It should end the
+	// process. It may be nil.
+	Stuck func(op string)
 }
 
 // OpenCPU makes a reducer on host memory, collectively. name is "fixed" or

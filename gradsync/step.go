@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"sort"
@@ -104,7 +105,11 @@ func (j *Job) reduce(step int) (*summary, error) {
 	begun := time.Now()
 	for b := range j.Plan.Buckets {
 		start := time.Now()
-		if err := j.put(step, b, me); err != nil && me.Code == ExitOK {
+		err := j.put(step, b, me)
+		switch {
+		case errors.Is(err, ErrLost): // the device does not answer: every further call would wait as long
+			return nil, fmt.Errorf("step %d, bucket %d: %w", step, b, err)
+		case err != nil && me.Code == ExitOK:
 			me.Err, me.Code = err.Error(), ExitCode(err)
 		}
 		me.Compute += time.Since(start).Seconds()

@@ -62,6 +62,12 @@ func (g *Group) Abort() { atomic.StoreUint32(g.control.Word(0), 1) }
 // any thread, until Close.
 func (g *Group) Waited() string { return waited(atomic.LoadUint32(g.control.Word(1))) }
 
+// WaitedFor is the number behind Waited: of a logical rank, or of a process.
+func (g *Group) WaitedFor() (peer int, logical bool) {
+	status := atomic.LoadUint32(g.control.Word(1))
+	return int(status & 0xffff), status>>16 > phases
+}
+
 func waited(status uint32) string {
 	peer := status & 0xffff
 	switch status >> 16 {

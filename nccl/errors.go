@@ -15,6 +15,12 @@ var (
 	ErrArgument = errors.New("bad argument")
 )
 
+// The codes that a caller branches on.
+const (
+	CodeInvalidUsage = 5 // two ranks on one GPU, for one
+	CodeRemoteError  = 6 // a process of the communicator is gone, or the network to it
+)
+
 // An Error is what a call of NCCL answered, or what a communicator reported while it was polled.
 type Error struct {
 	Call string // the function, as the library exports it

@@ -116,16 +116,16 @@ func (c *benchCmd) main(stdout, stderr io.Writer) int {
 	return w.finish(c.run(w, stdout))
 }
 
-func (c *benchCmd) run(w *job, stdout io.Writer) error {
+func (c *benchCmd) run(w *job, stdout io.Writer) (err error) {
 	if w.Rank() != 0 {
 		stdout = io.Discard
 	}
 	c.direct = true // as nccl-tests calls it
-	dev, err := c.openDevice(w, c.onGPU, c.onCPU)
+	dev, err := c.openDevice(w, w.Size(), c.onGPU, c.onCPU)
 	if err != nil {
 		return err
 	}
-	defer dev.close()
+	defer func() { err = dev.leave(err) }()
 	if err := agreeVersions(w, dev, map[string]string{"ddpstep": version, "mpi": w.Library()}); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (c *benchCmd) run(w *job, stdout io.Writer) error {
 
 // measure times every reducer on one message size, in turn, so that a slow
 // moment of the machine meets all of them.
-func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (*benchRow, error) {
+func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (row *benchRow, err error) {
 	n := max(size/int64(t.Size()), 1)
 	params := []plan.Param{{Name: "message", DType: t, Shape: []int64{n}}}
 	p, err := plan.New(params, plan.All)
@@ -192,12 +192,14 @@ func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (*
 		return nil, err
 	}
 	// Without an average, so that MPI_Allreduce is timed alone.
-	cfg := gradsync.Config{World: w, Layout: layout, Plan: p, Average: contract.None, Deadline: c.Deadline}
-	row := &benchRow{Bytes: n * int64(t.Size()), Elements: n, DType: t}
+	cfg := gradsync.Config{World: w, Layout: layout, Plan: p, Average: contract.None, Deadline: c.Deadline, Stuck: w.stuck}
+	row = &benchRow{Bytes: n * int64(t.Size()), Elements: n, DType: t}
 	var reducers []gradsync.Reducer
 	defer func() {
 		for _, r := range reducers {
-			r.Close()
+			if e := gradsync.Leave(r, err); err == nil {
+				err = e
+			}
 		}
 	}()
 	for _, spec := range c.Reducers {
@@ -206,7 +208,7 @@ func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (*
 			transport = c.Transport
 		}
 		r, _, err := dev.reducer(cfg, name, transport)
-		if err := gradsync.Agree(w, err); err != nil {
+		if err != nil {
 			return nil, err
 		}
 		reducers = append(reducers, r)

@@ -83,12 +83,16 @@ type device struct {
 }
 
 // openDevice chooses, collectively. needGPU and needCPU say what the reducers
-// can use; auto takes the GPU when every rank has one.
-func (f *deviceFlags) openDevice(w *job, needGPU, needCPU bool) (*device, error) {
+// can use; auto takes the GPU when every rank has one and its kernels can add
+// so many logical ranks.
+func (f *deviceFlags) openDevice(w *job, world int, needGPU, needCPU bool) (*device, error) {
 	needCPU = needCPU || f.Device == "cpu" || f.Transport == "shm" || f.Transport == "mpi"
 	needGPU = needGPU || f.Device == "gpu" || f.Transport == "peer" || f.Transport == "nccl"
 	if needCPU && !needGPU {
 		return &device{flags: f}, nil
+	}
+	if world > gradsync.MaxGPUWorld && !needGPU {
+		return &device{flags: f, note: gradsync.TooManyForGPU(world)}, nil
 	}
 	g, err := gradsync.OpenGPU(w, w.Host(), gradsync.GPUOptions{
 		CUDALib: f.CUDALib, NCCLLib: f.NCCLLib, Ordinal: f.GPU, Shared: f.ShareGPU, Native: f.Kernels, Direct: f.direct})
@@ -104,7 +108,8 @@ func (f *deviceFlags) openDevice(w *job, needGPU, needCPU bool) (*device, error)
 	return &device{GPU: g, flags: f, nvml: w.nvml}, nil
 }
 
-// reducer makes a reducer on the device, collectively.
+// reducer makes a reducer on the device, collectively. Its errors are agreed on,
+// but for those that OpenGPUReducer excepts.
 func (d *device) reducer(cfg gradsync.Config, name, transport string) (gradsync.Reducer, string, error) {
 	if d.GPU != nil && name != "mpi" {
 		return gradsync.OpenGPUReducer(cfg, d.GPU, name, transport, d.flags.Algorithm)
@@ -117,13 +122,24 @@ func (d *device) reducer(cfg gradsync.Config, name, transport string) (gradsync.
 	if errors.Is(err, syscall.ENOMEM) {
 		err = fmt.Errorf("%w: %w; spread the ranks over more hosts, or lower --world", gradsync.ErrEnvironment, err)
 	}
-	return r, note, err
+	return r, note, gradsync.Agree(cfg.World, err)
 }
 
-func (d *device) close() {
-	if d.GPU != nil {
-		d.GPU.Close()
+// leave is done with the device and the reducers on it after err, and returns
+// err or what went wrong in leaving. Where the ranks do not agree the device
+// stays as it is until the process ends: freeing waits for what may never end.
+func (d *device) leave(err error, reducers ...gradsync.Reducer) error {
+	for _, r := range reducers {
+		if e := gradsync.Leave(r, err); err == nil {
+			err = e
+		}
 	}
+	if d.GPU != nil && gradsync.Agreed(err) {
+		if e := d.GPU.Close(); err == nil {
+			err = e
+		}
+	}
+	return err
 }
 
 // kind is cpu or gpu.
@@ -183,7 +199,10 @@ func agreeVersions(w *job, d *device, versions map[string]string) error {
 	if d.GPU != nil {
 		same = settings(os.Environ())
 		versions["cuda driver"] = d.driver()
-		if l, err := d.NCCL(); err == nil { // else whoever needs it says so
+		l, err := d.NCCL()
+		if err != nil { // on some ranks only; else whoever needs it says so
+			same["the version of nccl"] = err.Error()
+		} else {
 			versions["nccl"] = l.Version().String()
 		}
 	}

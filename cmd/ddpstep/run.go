@@ -74,7 +74,7 @@ func (c *runCmd) main(stdout, stderr io.Writer) int {
 
 // run does the job. Each phase ends in agreement, so that no rank goes on
 // alone; only rank 0 writes.
-func (c *runCmd) run(w *job, stdout io.Writer) error {
+func (c *runCmd) run(w *job, stdout io.Writer) (err error) {
 	rep := newReport(w, c)
 	if err := refuse(w, c.preflightDevice()); err != nil {
 		return err
@@ -91,8 +91,7 @@ func (c *runCmd) run(w *job, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer dev.close()
-	defer job.Reducer.Close()
+	defer func() { err = dev.leave(err, job.Reducer) }()
 
 	history, err := c.openHistory(w, job)
 	if err != nil {
@@ -158,18 +157,17 @@ func (c *runCmd) prepare(w *job, in *inputs, rep *report.Report) (*gradsync.Job,
 	if err := gradsync.AgreePlan(w, job.Plan); err != nil {
 		return nil, nil, err
 	}
-	job.World, job.Deadline = w, c.Deadline
+	job.World, job.Deadline, job.Stuck = w, c.Deadline, w.stuck
 	fillReport(rep, job, c)
 	if err := c.checkBaseline(w, rep); err != nil {
 		return nil, nil, err
 	}
-	dev, err := c.openDevice(w, c.Reducer == "nccl", c.Reducer == "mpi")
+	dev, err := c.openDevice(w, job.Layout.World, c.Reducer == "nccl", c.Reducer == "mpi")
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := c.connect(w, job, dev, rep); err != nil {
-		dev.close()
-		return nil, nil, err
+		return nil, nil, dev.leave(err)
 	}
 	return job, dev, nil
 }
@@ -180,7 +178,7 @@ func (c *runCmd) connect(w *job, job *gradsync.Job, dev *device, rep *report.Rep
 		return err
 	}
 	r, note, err := dev.reducer(job.Config, c.Reducer, c.Transport)
-	if err := gradsync.Agree(w, err); err != nil {
+	if err != nil {
 		return err
 	}
 	job.Reducer = r
@@ -192,7 +190,7 @@ func (c *runCmd) connect(w *job, job *gradsync.Job, dev *device, rep *report.Rep
 		fmt.Fprintln(w.stderr, "ddpstep: note:", note)
 	}
 	if err := gatherRanks(w, job, dev, rep); err != nil {
-		r.Close()
+		gradsync.Leave(r, err)
 		return err
 	}
 	return nil

@@ -90,8 +90,12 @@ func (j *job) place() string {
 // rank unless a peer was lost, and returns the exit code.
 func (j *job) finish(err error) int {
 	j.leaving.Store(true)
-	err = j.blame(err)
 	code := exitCode(err)
+	if !gradsync.Agreed(err) {
+		time.AfterFunc(grace, func() { os.Exit(code) })
+		err = j.blame(err)
+		code = exitCode(err)
+	}
 	var agreed *gradsync.AgreedError
 	switch {
 	case err == nil:
@@ -101,8 +105,7 @@ func (j *job) finish(err error) int {
 		}
 	default:
 		// The others may not know: end them too.
-		fmt.Fprintf(j.stderr, "ddpstep: %s: %s\n", j.place(), oneLine(err))
-		time.AfterFunc(grace, func() { os.Exit(code) })
+		fmt.Fprintf(j.stderr, "ddpstep: %s: %s%s\n", j.place(), oneLine(err), j.whereabouts(err))
 		j.Abort(code)
 		return code
 	}
@@ -115,11 +118,13 @@ func (j *job) finish(err error) int {
 	return code
 }
 
-// blame finds out whether an error of MPI itself means that a peer is gone:
-// some libraries report that as a failed send, of no kind and naming nobody.
+// blame finds out who is missing where an error does not say. An error of MPI
+// itself may mean that a peer is gone: some libraries report that as a failed
+// send, of no kind and naming nobody. And a GPU only knows that it waited.
 func (j *job) blame(err error) error {
 	var mpi *mpiboot.Error
-	if !errors.As(err, &mpi) {
+	var lost *gradsync.LostError
+	if !errors.As(err, &mpi) && !(errors.As(err, &lost) && len(lost.Ranks) == 0) {
 		return err
 	}
 	missing := j.RollCall(2 * time.Second)
@@ -127,6 +132,27 @@ func (j *job) blame(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w; %w", &gradsync.LostError{Op: "roll call", Ranks: missing, Cause: "no answer"}, err)
+}
+
+// whereabouts names the hosts of the ranks that an error misses.
+func (j *job) whereabouts(err error) string {
+	var ranks []int
+	var lost *gradsync.LostError
+	var deadline *mpiboot.DeadlineError
+	switch {
+	case errors.As(err, &lost):
+		ranks = lost.Ranks
+	case errors.As(err, &deadline):
+		ranks = deadline.Missing
+	}
+	var b strings.Builder
+	for i, r := range ranks {
+		if r >= len(j.hosts) || i == 8 { // enough to see what they have in common
+			break
+		}
+		fmt.Fprintf(&b, "; rank %d is on %s", r, j.hosts[r])
+	}
+	return b.String()
 }
 
 // explain writes an error on one line. The rank of an agreed one is given with

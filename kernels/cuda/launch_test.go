@@ -77,7 +77,11 @@ func TestLaunchMisuse(t *testing.T) {
 	if _, err := m.Function("no_such_kernel"); err == nil || !strings.Contains(err.Error(), "no_such_kernel") {
 		t.Errorf("a kernel that is not there: %v, want its name", err)
 	}
-	if _, err := c.LoadPTX([]byte("this is no PTX")); err == nil || !strings.Contains(err.Error(), "ptxas") {
+	if _, err := c.LoadPTX([]byte("this is no PTX")); err == nil || !strings.Contains(err.Error(), "Binary format") {
+		t.Errorf("a module that is none: %v, want the driver's log", err)
+	}
+	const unfinished = ".version 6.3\n.target sm_70\n.address_size 64\n.visible .entry probe_unfinished()\n{\n\tret;\n"
+	if _, err := c.LoadPTX([]byte(unfinished)); err == nil || !strings.Contains(err.Error(), "ptxas") {
 		t.Errorf("a module that does not compile: %v, want the compiler's log", err)
 	}
 	must(t, m.Close())

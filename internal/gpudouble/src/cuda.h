@@ -23,6 +23,7 @@ enum Code {
   invalid_device = 101,
   invalid_context = 201,
   peer_unsupported = 217,
+  invalid_image = 200,
   invalid_ptx = 218,
   invalid_handle = 400,
   not_found = 500,

@@ -201,6 +201,7 @@ const struct {
     {invalid_device, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {invalid_context, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {peer_unsupported, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+    {invalid_image, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {invalid_ptx, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
     {invalid_handle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {not_found, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},

@@ -18,6 +18,7 @@ struct Memory {
   size_t size, mapped;
   int fd;      // -1 for memory of another process
   int device;  // -1 for pinned host memory
+  uint64_t shared = 0;  // the file's inode when it is shared between processes; uses of it are noted
 };
 
 std::mutex mutex;
@@ -73,6 +74,7 @@ int release(Ptr p, bool host) {
   bool intact = true;
   for (size_t i = m.size; i < m.mapped; i++) intact = intact && ((unsigned char *)p)[i] == guard;
   munmap((void *)p, m.mapped + page);
+  if (m.shared) note("call=%s shared=%llu", m.fd >= 0 ? "cuMemFree_v2" : "cuIpcCloseMemHandle", (unsigned long long)m.shared);
   if (m.fd >= 0) {
     close(m.fd);
     used[m.device] -= m.size;
@@ -154,6 +156,7 @@ EXPORT int cuIpcGetMemHandle(IpcBytes *out, Ptr p) {
   if (it == all.end() || it->second.fd < 0) return invalid_value;
   struct stat st;
   if (fstat(it->second.fd, &st) != 0) return invalid_value;
+  it->second.shared = st.st_ino;
   Handle h{handle_magic, (uint32_t)getpid(), it->second.fd, it->second.device, it->second.size, it->second.mapped, st.st_ino};
   memset(out, 0, sizeof *out);
   memcpy(out, &h, sizeof h);
@@ -178,7 +181,7 @@ EXPORT int cuIpcOpenMemHandle_v2(Ptr *p, IpcBytes in, unsigned flags) {
   close(fd);
   if (!base) return out_of_memory;
   std::lock_guard<std::mutex> lock(mutex);
-  all[(Ptr)base] = Memory{h.size, h.mapped, -1, h.device};
+  all[(Ptr)base] = Memory{h.size, h.mapped, -1, h.device, h.inode};
   *p = (Ptr)base;
   return ok;
 }

@@ -2,6 +2,7 @@
 // capturing stream records them instead. The thread runs every block of a kernel itself (kernel_abi.h).
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -361,11 +362,16 @@ EXPORT int cuModuleLoadDataEx(uintptr_t *module, const void *image, unsigned n, 
   if (int c = refused("cuModuleLoadDataEx")) return c;
   if (!current) return invalid_context;
   std::string ptx = (const char *)image;
-  if (ptx.find(".version") == std::string::npos) {
+  auto refuse = [&](int code, const char *log) {
     for (unsigned i = 0; i + 1 < n; i++) {
-      if (options[i] == 5) snprintf((char *)values[i], (size_t)values[i + 1], "ptxas fatal   : Missing .version directive at start of file\n");
+      if (options[i] == 5) snprintf((char *)values[i], (size_t)values[i + 1], "%s", log);
     }
-    return invalid_ptx;
+    return code;
+  };
+  if (ptx.find(".version") == std::string::npos) return refuse(invalid_image, "error   : Binary format for key='0', ident='' is not recognized\n");
+  if (std::count(ptx.begin(), ptx.end(), '{') != std::count(ptx.begin(), ptx.end(), '}')) {
+    return refuse(invalid_ptx, "ptxas application ptx input, line 1; fatal   : Parsing error near '': syntax error\n"
+                               "ptxas fatal   : Ptx assembly aborted due to errors\n");
   }
   auto m = std::make_shared<Module>(Module{entries(ptx)});
   std::lock_guard<std::mutex> lock(mutex);
