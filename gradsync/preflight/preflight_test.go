@@ -85,7 +85,7 @@ func TestJudge(t *testing.T) {
 			[]string{"refuse  GPUs             host n1: 4 ranks, 2 GPUs (SLURM_GPUS_ON_NODE)"}},
 		{"too few GPUs", fleet(1, 4, set("SLURM_GPUS_ON_NODE", "2")), "auto", []string{"warn    GPUs"}},
 		{"too few GPUs, on the CPU", fleet(1, 4, set("SLURM_GPUS_ON_NODE", "2")), "cpu", nil},
-		{"no GPU, asked for", fleet(1, 4, nil), "gpu", []string{"refuse  GPUs             host n1: 4 ranks, 0 GPUs (device files)"}},
+		{"no GPU, asked for", fleet(1, 4, nil), "gpu", []string{"refuse  GPUs             host n1: 4 ranks, 0 GPUs (seen on the host)"}},
 		{"idle GPUs", fleet(1, 2, set("SLURM_GPUS_ON_NODE", "4")), "gpu", []string{"warn    GPUs"}},
 		{"all on device 0", fleet(1, 2, set("CUDA_VISIBLE_DEVICES", "0", "SLURM_GPUS_ON_NODE", "2")), "gpu",
 			[]string{"refuse  visible devices  all 2 ranks: CUDA_VISIBLE_DEVICES=0. Ranks 0 and 1 of n1 would share device 0"}},
