@@ -46,14 +46,24 @@ func Start(t testing.TB, nodes int) *Cluster {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("jobs that ended, as Slurm's accounting has them:\n%s", tail(filepath.Join(c.dir, "jobcomp.log"), 40))
-			t.Logf("end of slurmctld's log:\n%s", tail(filepath.Join(c.dir, "log", "slurmctld.log"), 40))
+			c.describe(t, nodes)
 		}
 		if err := c.stop(); err != nil {
 			t.Errorf("private Slurm: %v", err)
 		}
 	})
 	return c
+}
+
+// describe logs what helps to find out why a test failed.
+func (c *Cluster) describe(t testing.TB, nodes int) {
+	t.Logf("jobs that ended, as Slurm's accounting has them:\n%s", tail(filepath.Join(c.dir, "jobcomp.log"), 40))
+	t.Logf("processes: %v", descendants(c.keeper.Process.Pid))
+	t.Logf("end of slurmctld's log:\n%s", tail(filepath.Join(c.dir, "log", "slurmctld.log"), 40))
+	for n := range nodes {
+		name := fmt.Sprintf("n%d", n+1)
+		t.Logf("end of %s's log:\n%s", name, tail(filepath.Join(c.dir, "log", name+".log"), 20))
+	}
 }
 
 // requirements says what this machine lacks, or nothing.
