@@ -280,7 +280,10 @@ func (m *gpuMemory) finish(wait func(*cuda.Event) error) ([]float64, error) {
 		}
 		seconds[b] = d.Seconds()
 	}
-	m.ended, m.making = m.done[m.pending[len(m.pending)-1]], false
+	if n := len(m.pending); n > 0 {
+		m.ended = m.done[m.pending[n-1]]
+	}
+	m.making = false
 	m.pending, m.waited = m.pending[:0], 0
 	return seconds, nil
 }
