@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,7 +110,40 @@ func (c *Cluster) States(id string) ([]JobState, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scontrol show job %s: %w: %s", id, err, stderrOf(err))
 	}
-	return parseJobs(string(out))
+	states, err := parseJobs(string(out))
+	for i, s := range states {
+		// COMPLETING: the job has ended, its nodes are being cleared. That can
+		// take a minute when a step daemon hangs, and is no matter of the job.
+		if s.State == "COMPLETING" {
+			states[i].State = c.accounted(s)
+		}
+	}
+	return states, err
+}
+
+// accounted is the state in which Slurm's accounting says that a job ended, or
+// the state it has where it did not end for good.
+func (c *Cluster) accounted(s JobState) string {
+	text, err := os.ReadFile(filepath.Join(c.dir, "jobcomp.log"))
+	if err != nil {
+		return s.State
+	}
+	state := s.State
+	for line := range strings.Lines(string(text)) {
+		rest, found := strings.CutPrefix(line, "JobId="+s.ID+" ")
+		if !found {
+			continue
+		}
+		for _, word := range strings.Fields(rest) {
+			if value, found := strings.CutPrefix(word, "JobState="); found {
+				state = value
+			}
+		}
+	}
+	if recorded := (JobState{State: state}); !recorded.Ended() {
+		return s.State // requeued
+	}
+	return state
 }
 
 // Cancel runs scancel, with options before the job's number if any are given.

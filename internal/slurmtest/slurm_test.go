@@ -234,6 +234,23 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+func TestAccounted(t *testing.T) {
+	c := &Cluster{dir: t.TempDir()}
+	log := `JobId=1 UserId=root(0) JobState=FAILED Partition=main
+JobId=2 UserId=root(0) JobState=PENDING Partition=main
+JobId=3 UserId=root(0) JobState=PENDING Partition=main
+JobId=3 UserId=root(0) JobState=COMPLETED Partition=main
+`
+	if err := os.WriteFile(filepath.Join(c.dir, "jobcomp.log"), []byte(log), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]string{"1": "FAILED", "2": "COMPLETING", "3": "COMPLETED", "4": "COMPLETING", "": "COMPLETING"} {
+		if got := c.accounted(JobState{ID: id, State: "COMPLETING"}); got != want {
+			t.Errorf("job %s: %s, want %s", id, got, want)
+		}
+	}
+}
+
 func TestParseJobs(t *testing.T) {
 	states, err := parseJobs(`JobId=7 ArrayJobId=7 ArrayTaskId=1 JobName=x JobState=FAILED Reason=NonZeroExitCode Restarts=2 ExitCode=4:0 NodeList=n[1-2] Command=/a b --c=d StdOut=/tmp/o
 JobId=8 ArrayJobId=7 ArrayTaskId=0 JobState=CANCELLED Reason=None Restarts=0 ExitCode=0:15 NodeList= Command=(null)
