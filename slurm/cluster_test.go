@@ -122,10 +122,14 @@ func (u *user) submit(t *testing.T, env []string, args ...string) string {
 func (u *user) ends(t *testing.T, id, state string, code int) slurmtest.JobState {
 	t.Helper()
 	s := u.Wait(t, id, patience)[0]
+	u.gone(t, s.ID)
+	// The exit code of a cancelled script comes after its state.
+	for end := time.Now().Add(10 * time.Second); s.Fields["JobState"] == "COMPLETING" && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		s = u.Wait(t, id, patience)[0]
+	}
 	if s.State != state || s.ExitCode != code || s.Signal != 0 {
 		t.Errorf("%v, want %s with exit code %d; it wrote:\n%s", s, state, code, u.output(t, s))
 	}
-	u.gone(t, s.ID)
 	return s
 }
 
