@@ -65,10 +65,11 @@ func (f *deviceFlags) validate() error {
 	return nil
 }
 
-// preflightDevice is what the preflight checks are asked about: ranks that
-// share a GPU on purpose need not have one each.
+// preflightDevice is what the preflight checks are asked about. They judge by
+// variables; whether each rank has a GPU of its own the driver will say, with
+// ranks and UUIDs.
 func (f *deviceFlags) preflightDevice() string {
-	if f.ShareGPU {
+	if f.Device == "gpu" {
 		return "auto"
 	}
 	return f.Device
@@ -99,7 +100,7 @@ func (f *deviceFlags) openDevice(w *job, world int, needGPU, needCPU bool) (*dev
 	var none *gradsync.NoGPU
 	switch {
 	case errors.As(err, &none) && needGPU:
-		return nil, &gradsync.AgreedError{Code: gradsync.ExitEnvironment, Rank: -1, Text: none.Error()}
+		return nil, &gradsync.AgreedError{Code: gradsync.ExitEnvironment, Rank: -1, Text: none.Error() + "; without GPUs, use --device cpu"}
 	case errors.As(err, &none):
 		return &device{flags: f, note: none.Error()}, nil
 	case err != nil:
@@ -201,7 +202,7 @@ func agreeVersions(w *job, d *device, versions map[string]string) error {
 		versions["cuda driver"] = d.driver()
 		l, err := d.NCCL()
 		if err != nil { // on some ranks only; else whoever needs it says so
-			same["the version of nccl"] = err.Error()
+			same["the version of nccl"] = strings.TrimPrefix(err.Error(), gradsync.ErrEnvironment.Error()+": ")
 		} else {
 			versions["nccl"] = l.Version().String()
 		}

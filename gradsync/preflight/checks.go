@@ -116,7 +116,7 @@ func versions(all []Facts) Check {
 func gpus(all []Facts, device string) Check {
 	c := Check{Name: "GPUs", Verdict: OK}
 	for _, g := range hosts(all) {
-		n, source := gpusOf(g[0])
+		n, source := gpusOf(g)
 		c.Found = append(c.Found, Finding{"host " + g[0].Host, fmt.Sprintf("%d ranks, %d GPUs (%s)", len(g), n, source)})
 		switch {
 		case device == "cpu" || len(g) == n || n == 0 && device == "auto":
@@ -138,14 +138,20 @@ func gpus(all []Facts, device string) Check {
 
 // gpusOf says how many GPUs the ranks of a host may use together, and how that
 // is known.
-func gpusOf(f Facts) (n int, source string) {
-	if text := f.Env["SLURM_GPUS_ON_NODE"]; text != "" {
+func gpusOf(host []Facts) (n int, source string) {
+	if text := host[0].Env["SLURM_GPUS_ON_NODE"]; text != "" {
 		return number(text), "SLURM_GPUS_ON_NODE"
 	}
-	if list, ok := f.Env["CUDA_VISIBLE_DEVICES"]; ok {
-		return len(devices(list)), "CUDA_VISIBLE_DEVICES"
+	if _, ok := host[0].Env["CUDA_VISIBLE_DEVICES"]; ok {
+		all := map[string]bool{} // each task may see its own
+		for _, f := range host {
+			for _, d := range devices(f.Env["CUDA_VISIBLE_DEVICES"]) {
+				all[d] = true
+			}
+		}
+		return len(all), "CUDA_VISIBLE_DEVICES"
 	}
-	return f.GPUDevices, "seen on the host"
+	return host[0].GPUDevices, "seen on the host"
 }
 
 // visible looks for two ranks of a host that would take the same device.

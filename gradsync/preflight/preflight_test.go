@@ -93,6 +93,7 @@ func TestJudge(t *testing.T) {
 		{"a device a task", fleet(1, 2, func(f *Facts) {
 			f.Env["CUDA_VISIBLE_DEVICES"], f.Env["SLURM_GPUS_ON_NODE"] = fmt.Sprint(f.Rank), "2"
 		}), "gpu", nil},
+		{"a device a task, without Slurm", fleet(1, 2, func(f *Facts) { f.Env["CUDA_VISIBLE_DEVICES"] = fmt.Sprint(f.Rank) }), "gpu", nil},
 		{"Slurm binds, and hides", fleet(1, 2, set("CUDA_VISIBLE_DEVICES", "0", "SLURM_GPUS_ON_NODE", "2", "SLURM_GPUS_PER_TASK", "1")), "gpu", nil},
 
 		{"CPUs shared", fleet(1, 4, func(f *Facts) { f.CPUs = "0-1" }), "auto", []string{"warn    CPUs             host n1: 4 ranks on 2 CPUs"}},
