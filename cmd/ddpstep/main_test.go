@@ -11,10 +11,14 @@ import (
 )
 
 // TestMain lets this test binary stand for the ddpstep command in scripts, and
-// for a rank that makes several runs in one world (launch_test.go).
+// for a rank that makes several runs in one world (launch_test.go) or mixes MPI
+// with NCCL (hybrid_test.go).
 func TestMain(m *testing.M) {
 	if lines := os.Getenv(runsVar); lines != "" {
 		os.Exit(makeRuns(lines, os.Stdout, os.Stderr))
+	}
+	if os.Getenv(hybridVar) != "" {
+		os.Exit(hybrid(os.Stderr))
 	}
 	testscript.Main(builds{m}, map[string]func(){"ddpstep": main})
 }
