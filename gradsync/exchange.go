@@ -26,11 +26,9 @@ type exchange struct {
 	addends      [][]byte
 }
 
-// chunkBytes bounds one message, and scratchBytes all that is received at a time.
-const (
-	chunkBytes   = 1 << 20
-	scratchBytes = 8 << 20
-)
+// scratchBytes bounds what is received at a time. Chunks are as large as it
+// allows: every message costs a handshake, in which both sides wait.
+const scratchBytes = 8 << 20
 
 func newExchange(cfg Config) (*exchange, error) {
 	mem, err := newPrivate(cfg)
@@ -51,7 +49,7 @@ func (x *exchange) foreign() int { return x.cfg.Layout.World - x.cfg.Layout.Loca
 // chunk is the size of one message in bytes, a multiple of every dtype's size
 // and equal on all processes.
 func (x *exchange) chunk() int64 {
-	return max(min(chunkBytes, int64(scratchBytes)/int64(x.cfg.Layout.World)), pageSize) / 64 * 64
+	return max(scratchBytes/int64(x.cfg.Layout.World), pageSize) / 64 * 64
 }
 
 func (x *exchange) Name() string { return "fixed" }

@@ -2,7 +2,6 @@ package gradsync
 
 import (
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -25,12 +24,14 @@ type gate struct {
 	spins    int // polls before the processor is offered to others
 }
 
+// spins is how often a process polls, some 50 µs long, before it offers its
+// processor to others: longer than a small bucket takes, and short beside the
+// time slice that a system may give to whoever takes the offer.
+const spins = 20000
+
 // newGate makes a gate over the first 8 bytes of each process's control page.
 func newGate(self int, control [][]byte, pids []int, deadline time.Duration) *gate {
-	g := &gate{self: self, pids: pids, deadline: deadline, spins: 2000}
-	if len(control) > runtime.NumCPU() {
-		g.spins = 1 // a peer needs this processor
-	}
+	g := &gate{self: self, pids: pids, deadline: deadline, spins: spins}
 	for _, c := range control {
 		g.counters = append(g.counters, (*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(c))))
 	}

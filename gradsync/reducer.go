@@ -141,10 +141,13 @@ func OpenCPU(cfg Config, name, transport, dir string) (r Reducer, note string, e
 func offsets(p *plan.Plan) (at []int64, size int64) {
 	for _, b := range p.Buckets {
 		at = append(at, size)
-		size += (b.Bytes() + pageSize - 1) / pageSize * pageSize
+		size += pages(b.Bytes())
 	}
 	return at, size
 }
+
+// pages rounds a number of bytes up to whole pages.
+func pages(n int64) int64 { return (n + pageSize - 1) / pageSize * pageSize }
 
 const pageSize = 4096
 

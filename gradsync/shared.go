@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
 	"github.com/ddpstep/ddpstep/gradsync/fpenv"
@@ -16,39 +19,46 @@ import (
 // Large buckets, in two shots: when all have arrived, process p folds slice p
 // of every logical rank's gradients and writes the result to every process;
 // when all have arrived again, everybody has everything. No scratch memory,
-// and each addend is read once.
+// and each addend is read once and each result written once.
 //
-// Small buckets, in one shot: each process publishes its gradients in a slot,
-// and when all have, folds the whole bucket for itself. The slots are used in
-// turn, so that one wait is enough: a process that writes slot n+2 has seen
-// every peer at n+1, hence done with n.
+// Small buckets, in one shot: when all have arrived, each process folds the
+// whole bucket for itself. The result goes to the bucket's twin, because peers
+// may still be reading the addends, and twin and bucket change places. So one
+// wait is enough and nothing is copied: memory that a process writes next was
+// last read by its peers before they arrived.
 type shared struct {
 	cfg      Config
 	segments []*shm.Segment // by process
-	at       []int64        // where each bucket starts in a rank's memory
+	at       [2][]int64     // where each bucket, and its twin, starts in a rank's memory
 	size     int64          // of one rank's memory
 	gate     *gate
 	stopwatch
-	folders map[contract.DType]*contract.Folder
-	shots   int      // one-shot reductions so far
-	addends [][]byte // scratch, so that Reduce allocates nothing
-	dsts    [][]byte
+	work []work // by bucket
 }
 
-// Layout of a process's segment: the control page with its counter, two slots
-// for each of its logical ranks, then each logical rank's buckets.
-const (
-	oneShotBytes = 32 << 10 // largest bucket, times logical world, that goes in one shot
-	slotBytes    = oneShotBytes
-)
+// work is what this process does to one bucket, laid out beforehand so that
+// Reduce only waits and folds.
+type work struct {
+	folder  *contract.Folder
+	oneShot bool
+	turn    int         // which of bucket and twin holds the gradients
+	addends [2][][]byte // by turn; none when this process has nothing to fold
+	dsts    [2][][]byte
+}
+
+// oneShotBytes is the largest bucket, times logical world, that goes in one
+// shot. It spares a wait but makes everybody read everything, which in cache
+// lines fetched from another core soon costs more.
+const oneShotBytes = 2 << 10
 
 // announcement is what processes tell each other about their segments.
 type announcement struct {
-	Path  string `json:"path"`
-	Size  int64  `json:"size"`
-	PID   int    `json:"pid"`
-	PIDNS string `json:"pidns"`
-	Err   string `json:"err"`
+	Path  string      `json:"path"`
+	Size  int64       `json:"size"`
+	PID   int         `json:"pid"`
+	PIDNS string      `json:"pidns"`
+	CPUs  unix.CPUSet `json:"cpus"` // processors that it may run on
+	Err   string      `json:"err"`
 }
 
 // noSharedMemory says why processes share none. All of them get the same one.
@@ -59,24 +69,30 @@ func (e noSharedMemory) Error() string { return string(e) }
 // newShared sets the shared memory up, collectively. When a process cannot
 // take part, every process gets the same noSharedMemory.
 func newShared(cfg Config, dir string) (*shared, error) {
-	s := &shared{cfg: cfg, folders: folders(cfg), stopwatch: newStopwatch(cfg)}
-	s.at, s.size = offsets(cfg.Plan)
+	s := &shared{cfg: cfg, stopwatch: newStopwatch(cfg)}
+	s.place()
 	all, err := s.mapAll(dir)
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
 	var control [][]byte
+	var cpus unix.CPUSet
 	pids := make([]int, len(all))
 	for p, seg := range s.segments {
 		control = append(control, seg.Bytes()[:pageSize])
 		if all[p].PIDNS != "" && all[p].PIDNS == all[cfg.Layout.Proc].PIDNS {
 			pids[p] = all[p].PID
 		}
+		for i, word := range all[p].CPUs {
+			cpus[i] |= word
+		}
 	}
 	s.gate = newGate(cfg.Layout.Proc, control, pids, cfg.Deadline)
-	s.addends = make([][]byte, cfg.Layout.World)
-	s.dsts = make([][]byte, cfg.Layout.Procs)
+	if cpus.Count() < len(all) {
+		s.gate.spins = 1 // a peer that is waited for needs this processor
+	}
+	s.prepare()
 	return s, nil
 }
 
@@ -86,6 +102,7 @@ func (s *shared) mapAll(dir string) ([]announcement, error) {
 	l := s.cfg.Layout
 	me := announcement{PID: os.Getpid(), Size: s.segmentSize(l.Proc)}
 	me.PIDNS, _ = os.Readlink("/proc/self/ns/pid")
+	_ = unix.SchedGetaffinity(0, &me.CPUs) // left empty, it says that processors are short
 	own, err := shm.Create(dir, me.Size)
 	if err != nil {
 		me.Err = err.Error()
@@ -137,19 +154,63 @@ func announce(w World, a announcement) ([]announcement, error) {
 	return all, nil
 }
 
+// place decides where buckets and twins lie: a process's segment is the control
+// page with its counter, then the memory of each of its logical ranks.
+func (s *shared) place() {
+	at, size := offsets(s.cfg.Plan)
+	s.at = [2][]int64{at, slices.Clone(at)}
+	s.work = make([]work, len(at))
+	for b, bucket := range s.cfg.Plan.Buckets {
+		if bucket.Bytes()*int64(s.cfg.Layout.World) <= oneShotBytes {
+			s.work[b].oneShot = true
+			s.at[1][b] = size
+			size += pages(bucket.Bytes())
+		}
+	}
+	s.size = size
+}
+
+// prepare makes every bucket's lists.
+func (s *shared) prepare() {
+	l, folders := s.cfg.Layout, folders(s.cfg)
+	for b, bucket := range s.cfg.Plan.Buckets {
+		w := &s.work[b]
+		w.folder = folders[bucket.DType]
+		lo, hi := l.Slice(bucket.Elements, l.Proc)
+		if w.oneShot {
+			lo, hi = 0, bucket.Elements
+		}
+		if hi == lo {
+			continue
+		}
+		size := int64(bucket.DType.Size())
+		for turn := range 2 {
+			for p := range l.Procs {
+				for i := range l.Local(p) {
+					w.addends[turn] = append(w.addends[turn], s.memory(p, i, b, turn)[lo*size:hi*size])
+				}
+			}
+			if w.oneShot {
+				w.dsts[turn] = [][]byte{s.memory(l.Proc, 0, b, 1-turn)}
+				continue
+			}
+			// Each process begins with its own, so that no two write to the
+			// same one.
+			for i := range l.Procs {
+				w.dsts[turn] = append(w.dsts[turn], s.memory((l.Proc+i)%l.Procs, 0, b, turn)[lo*size:hi*size])
+			}
+		}
+	}
+}
+
 func (s *shared) segmentSize(proc int) int64 {
-	return pageSize + int64(s.cfg.Layout.Local(proc))*(2*slotBytes+s.size)
+	return pageSize + int64(s.cfg.Layout.Local(proc))*s.size
 }
 
-// slot is where the local'th logical rank of a process publishes small buckets.
-func (s *shared) slot(proc, local, turn int, n int64) []byte {
-	at := pageSize + (int64(local)*2+int64(turn))*slotBytes
-	return s.segments[proc].Bytes()[at : at+n]
-}
-
-// bucket is where the gradients of a process's local'th logical rank live.
-func (s *shared) bucket(proc, local, b int) []byte {
-	at := pageSize + int64(s.cfg.Layout.Local(proc))*2*slotBytes + int64(local)*s.size + s.at[b]
+// memory is a bucket (turn 0) or its twin (turn 1) of a process's local'th
+// logical rank.
+func (s *shared) memory(proc, local, b, turn int) []byte {
+	at := pageSize + int64(local)*s.size + s.at[turn][b]
 	return s.segments[proc].Bytes()[at : at+s.cfg.Plan.Buckets[b].Bytes()]
 }
 
@@ -160,65 +221,28 @@ func (s *shared) Transport() string { return "shm" }
 func (s *shared) Accumulator(t contract.DType) contract.DType { return t.Accumulator() }
 
 func (s *shared) Put(local, bucket int, fill func([]byte, int64) error) error {
-	return fill(s.bucket(s.cfg.Layout.Proc, local, bucket), 0)
+	return fill(s.memory(s.cfg.Layout.Proc, local, bucket, s.work[bucket].turn), 0)
 }
 
 func (s *shared) Get(bucket int, lo, hi int64) ([]byte, error) {
 	size := int64(s.cfg.Plan.Buckets[bucket].DType.Size())
-	return s.bucket(s.cfg.Layout.Proc, 0, bucket)[lo*size : hi*size], nil
+	return s.memory(s.cfg.Layout.Proc, 0, bucket, s.work[bucket].turn)[lo*size : hi*size], nil
 }
 
 func (s *shared) Reduce(b int) error {
 	defer s.measure(b)()
 	fpenv.Set()
-	if s.cfg.Plan.Buckets[b].Bytes()*int64(s.cfg.Layout.World) <= oneShotBytes {
-		return s.oneShot(b)
-	}
-	return s.twoShot(b)
-}
-
-func (s *shared) oneShot(b int) error {
-	l, n := s.cfg.Layout, s.cfg.Plan.Buckets[b].Bytes()
-	turn := s.shots & 1
-	s.shots++
-	for i := 0; i < l.Local(l.Proc); i++ {
-		copy(s.slot(l.Proc, i, turn, n), s.bucket(l.Proc, i, b))
-	}
+	w := &s.work[b]
 	s.gate.arrive()
 	if err := s.gate.wait("bucket all-reduce"); err != nil {
 		return err
 	}
-	addends := s.addends[:0]
-	for p := 0; p < l.Procs; p++ {
-		for i := 0; i < l.Local(p); i++ {
-			addends = append(addends, s.slot(p, i, turn, n))
-		}
+	if len(w.addends[w.turn]) > 0 {
+		w.folder.Fold(w.dsts[w.turn], w.addends[w.turn])
 	}
-	dst := append(s.dsts[:0], s.bucket(l.Proc, 0, b))
-	s.folders[s.cfg.Plan.Buckets[b].DType].Fold(dst, addends)
-	return nil
-}
-
-func (s *shared) twoShot(b int) error {
-	l, bucket := s.cfg.Layout, s.cfg.Plan.Buckets[b]
-	s.gate.arrive()
-	if err := s.gate.wait("bucket all-reduce"); err != nil {
-		return err
-	}
-	lo, hi := l.Slice(bucket.Elements, l.Proc)
-	if hi > lo {
-		size := int64(bucket.DType.Size())
-		addends, dsts := s.addends[:0], s.dsts[:0]
-		for p := 0; p < l.Procs; p++ {
-			for i := 0; i < l.Local(p); i++ {
-				slice := s.bucket(p, i, b)[lo*size : hi*size]
-				addends = append(addends, slice)
-				if i == 0 {
-					dsts = append(dsts, slice)
-				}
-			}
-		}
-		s.folders[bucket.DType].Fold(dsts, addends)
+	if w.oneShot {
+		w.turn = 1 - w.turn
+		return nil
 	}
 	s.gate.arrive()
 	return s.gate.wait("bucket all-reduce")

@@ -63,7 +63,7 @@ func newRound(size int) *round { return &round{sent: make([][]byte, size), done:
 
 // launch runs f as each rank of a world, on a locked thread of its own, and
 // fails the test with the first error.
-func launch(t *testing.T, size int, apart bool, f func(w World) error) {
+func launch(t testing.TB, size int, apart bool, f func(w World) error) {
 	t.Helper()
 	h := newHub(size, apart)
 	errs := make([]error, size)

@@ -68,6 +68,9 @@ func Private(size int64) (*Segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d MiB of memory: %w", mib(size), err)
 	}
+	// Large pages spare whoever copies or pins this memory most of the page
+	// tables. The system may refuse; then pages are small.
+	_ = syscall.Madvise(mem, syscall.MADV_HUGEPAGE)
 	return &Segment{mem: mem}, nil
 }
 
