@@ -44,7 +44,7 @@ func TestRefused(t *testing.T) {
 		{"other flags", [2]string{"--grads g{rank}", "--grads g{rank} --seed 7"}, [2]string{"good", "good"}, "2",
 			`rank 1 on \S+: was started with --seed "7", rank 0 with "1"; give all ranks the same flags and DDPSTEP_ variables`},
 		{"other files", [2]string{"--grads g{rank}", "--grads g{rank}"}, [2]string{"good", "other"}, "2",
-			`rank 1 on \S+: parameter 0 is "a" float32 \[1 2\], on rank 0 it is "a" float32 \[2\]; give every rank the same parameters and bucket caps`},
+			`rank 1 on \S+: parameter 0 is "a" float32 \[1 2\], on rank 0 it is "a" float32 \[2\]; give every rank the same parameters`},
 		{"other number of files", [2]string{"--grads g{rank}", "--grads g{rank}"}, [2]string{"good", "more"}, "2",
 			`rank 1 on \S+: sees the gradients of 3 logical ranks, rank 0 sees 2; give all ranks the same files, or --world`},
 		{"missing on one rank", [2]string{"--grads g{rank}", "--grads g{rank}"}, [2]string{"good", "none"}, "2",

@@ -152,14 +152,16 @@ func (c *Cluster) Cancel(t testing.TB, id string, options ...string) {
 	c.client(t, "scancel", append(options, id)...)
 }
 
-// Requeue puts a running job back into the queue, without the delay that Slurm
-// adds to let a failing node drain.
+// Requeue puts a running job back into the queue, with a second in place of the
+// two minutes that Slurm adds. A second it must be: a slurmd takes a credential
+// made in the second in which it ended the job for the old one, and refuses it.
 func (c *Cluster) Requeue(t testing.TB, id string) {
 	t.Helper()
 	c.client(t, "scontrol", "requeue", id)
 	if _, err := c.poll(id, time.Minute, func(s JobState) bool { return s.State == "PENDING" }); err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(1100 * time.Millisecond)
 	c.client(t, "scontrol", "update", "JobId="+id, "StartTime=now")
 }
 
