@@ -76,7 +76,7 @@ func TestReduceAgainAndAgain(t *testing.T) {
 
 // BenchmarkReduce is two ranks of one process, in place. It must not allocate.
 func BenchmarkReduce(b *testing.B) {
-	for _, bytes := range []int64{256, 1 << 10, 4 << 10, 64 << 10, 1 << 20} {
+	for _, bytes := range []int64{256, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20} {
 		b.Run(fmt.Sprint(bytes), func(b *testing.B) {
 			dir := b.TempDir()
 			b.SetBytes(bytes)

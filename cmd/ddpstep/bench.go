@@ -223,7 +223,7 @@ func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (r
 		}
 		row.Results = append(row.Results, benchResult{Reducer: spec, Wrong: bad})
 	}
-	iters := int(min(max((32<<20)/row.Bytes, 4), 400)) // of one measurement
+	iters := int(min(max((256<<20)/row.Bytes, 8), 400)) // of one measurement
 	samples := make([][]float64, len(reducers))
 	for range c.Repeats + 1 { // the first warms up
 		for i, r := range reducers {
@@ -259,7 +259,13 @@ func reduceLoop(r gradsync.Reducer, iters int) (float64, error) {
 }
 
 // timeLoop is reduceLoop's time on the slowest rank.
+//
+// One reduction goes ahead untimed, as in nccl-tests: it fetches the message
+// back from where another reducer's turn has driven it.
 func timeLoop(w *job, r gradsync.Reducer, iters int) (float64, error) {
+	if _, err := reduceLoop(r, 1); err != nil {
+		return 0, err
+	}
 	if err := w.Barrier(); err != nil {
 		return 0, err
 	}

@@ -56,8 +56,15 @@ done: \
 	VZEROUPPER; \
 	RET
 
+// The processor's own prefetchers stop at the end of a page of 4 KiB; past the
+// end of a list nothing happens.
+#define AHEAD \
+	PREFETCHT0 1024(AX)(SI*1); \
+	PREFETCHT0 1088(AX)(SI*1)
+
 // Four vectors of 32 bytes.
 #define LOAD_WIDE \
+	AHEAD; \
 	VMOVUPS (AX)(SI*1), Y0; \
 	VMOVUPS 32(AX)(SI*1), Y1; \
 	VMOVUPS 64(AX)(SI*1), Y2; \
@@ -70,6 +77,7 @@ done: \
 	VMOVUPS Y3, 96(AX)(SI*1)
 
 #define ADD_WIDE(VADD) \
+	AHEAD; \
 	VADD (AX)(SI*1), Y0, Y0; \
 	VADD 32(AX)(SI*1), Y1, Y1; \
 	VADD 64(AX)(SI*1), Y2, Y2; \
