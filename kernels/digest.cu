@@ -1,7 +1,8 @@
 // digest: the two lanes of gradsync/digest, added to what stands in sums.
 //
-// Additions of integers commute, so threads add as they finish. The multiplications are 32 bits wide (64 in the result)
-// and the index key costs one addition an element, which keeps the mix below the time that reading takes.
+// Additions of integers commute, so threads add as they finish. The multiplications are 32 bits wide, their 64-bit
+// results are added up by the same instruction, and the index key costs one addition an element: that keeps the mix
+// below the time that reading takes.
 #include "ddpstep.cuh"
 
 // An index is lo + 2^32 * hi, and all elements of one launch share hi (the launcher splits).
@@ -17,17 +18,12 @@ struct Lanes {
   u64 a, b;
 };
 
-DEVICE u64 fold_pair(u32 u, u32 v) { return (u64)u * v + ((u64)v << 32 | u); }
-DEVICE u32 rotate16(u32 k) { return k << 16 | k >> 16; }
-
 // x is the index times 0x9e3779b1, with the key's constants added.
-DEVICE Lanes mix(u32 x, u32 lo, u32 hi) {
-  u32 k = (x ^ x >> 15) * 0x85ebca6bu;
-  k ^= k >> 13;
-  const u64 a = fold_pair(lo ^ k, (lo + rotate16(k)) * 0xc2b2ae3du + hi * 0x27d4eb2fu);
-  k = k * 0xcc9e2d51u + 0x1b873593u;
-  const u64 b = fold_pair(lo ^ k, (lo + rotate16(k)) * 0x9e3779b1u + hi * 0x85ebca77u);
-  return Lanes{a, b};
+DEVICE void mix(Lanes &sum, u32 x, u32 lo, u32 hi) {
+  const u32 j = (x ^ x >> 15) * 0x85ebca6bu;
+  const u32 k = j ^ j >> 13;
+  sum.a += (u64)(lo ^ k) * (lo * 0xc2b2ae3du + hi * 0x27d4eb2fu + j);
+  sum.b += (u64)(lo ^ (k * 0xcc9e2d51u + j)) * (lo * 0x9e3779b1u + hi * 0x85ebca77u + k);
 }
 
 enum { kIndexStep = 0x9e3779b1u };
@@ -36,16 +32,11 @@ template <class Bits>
 DEVICE void mix_wide(Lanes &sum, u32 x, const U4 &v) {
   const u32 w[4] = {v.x, v.y, v.z, v.w};
   const int n = 16 / sizeof(Bits);
-  UNROLL for (int j = 0; j < n; j += 2) {  // two at a time: three 64-bit addends fit one pair of instructions
-    Lanes m[2];
-    UNROLL for (int e = 0; e < 2; e++) {
-      const u32 xe = x + (u32)(j + e) * kIndexStep;
-      if (sizeof(Bits) == 8) m[e] = mix(xe, w[2 * (j + e) % 4], w[(2 * (j + e) + 1) % 4]);
-      if (sizeof(Bits) == 4) m[e] = mix(xe, w[(j + e) % 4], 0);
-      if (sizeof(Bits) == 2) m[e] = mix(xe, w[(j + e) / 2 % 4] >> 16 * e & 0xffff, 0);
-    }
-    sum.a += m[0].a + m[1].a;
-    sum.b += m[0].b + m[1].b;
+  UNROLL for (int j = 0; j < n; j++) {
+    const u32 xj = x + (u32)j * kIndexStep;
+    if (sizeof(Bits) == 8) mix(sum, xj, w[2 * j % 4], w[(2 * j + 1) % 4]);
+    if (sizeof(Bits) == 4) mix(sum, xj, w[j % 4], 0);
+    if (sizeof(Bits) == 2) mix(sum, xj, w[j / 2 % 4] >> 16 * (j % 2) & 0xffff, 0);
   }
 }
 
@@ -92,9 +83,7 @@ DEVICE void digest(const DigestArgs &a) {
     const u64 e = s < head ? s : s + wide * n;
     Bits b;
     load_if(true, data + e, b);
-    const Lanes m = mix(key + (u32)e * kIndexStep, (u32)b, (u32)((u64)b >> 32));
-    sum.a += m.a;
-    sum.b += m.b;
+    mix(sum, key + (u32)e * kIndexStep, (u32)b, (u32)((u64)b >> 32));
   }
   add_lanes(a.sums, sum);
 }

@@ -8,43 +8,41 @@
 //
 // The mix. Let i be the element's index within its parameter, p its bit
 // pattern, zero-extended to 64 bits; lo and hi are 32-bit halves; all
-// arithmetic is modulo 2^32, except × which gives 64 bits, and the final
-// additions, modulo 2^64.
+// arithmetic is modulo 2^32, except × which gives 64 bits.
 //
-//	k  = lo(i)*0x9e3779b1 + hi(i)*0x85ebca77 + 0x165667b1
-//	k  = (k ^ k>>15) * 0x85ebca6b
-//	k  = k ^ k>>13
-//	lane A:  u = lo(p) ^ k          v = (lo(p) + rotl(k,16))*0xc2b2ae3d + hi(p)*0x27d4eb2f
-//	k' = k*0xcc9e2d51 + 0x1b873593
-//	lane B:  u = lo(p) ^ k'         v = (lo(p) + rotl(k',16))*0x9e3779b1 + hi(p)*0x85ebca77
-//	mix = u×v + (v<<32 | u)
+//	x = lo(i)*0x9e3779b1 + hi(i)*0x85ebca77 + 0x165667b1
+//	j = (x ^ x>>15) * 0x85ebca6b
+//	k = j ^ j>>13
+//	lane A:  (lo(p) ^ k)                    ×  (lo(p)*0xc2b2ae3d + hi(p)*0x27d4eb2f + j)
+//	lane B:  (lo(p) ^ (k*0xcc9e2d51 + j))   ×  (lo(p)*0x9e3779b1 + hi(p)*0x85ebca77 + k)
 //
 // Test vectors, lane A and lane B of one element:
 //
 //	dtype             index   pattern            lane A           lane B
-//	float32               0   00000000           2c3833e40a3fff6b a253a1d6b4148cc8
-//	float32               0   80000000           9b1b7d590a3fff6b 0514100534148cc8
-//	float32               1   3f800000           5c23466dd8282d23 5acab9c80f47b914
-//	float16               2   3c00               b4bf5b8b0cc655bc 86d9f2b83cfeb303
-//	bfloat16     4294967295   7fc0               087377659ff0ddfb 079e990b89810a48
-//	float32      4294967296   7f800000           cb4924a45bb6e88c 0c86326ac166dd40
-//	float64               5   3ff0000000000001   ba8fe7ac6fcf2a2c 1e0d91217f464723
-//	float64   1099511627776   fff0000000000000   0cd763c3f957c50c 444280fb05c7dff6
+//	float32               0   00000000           32bb1f6f38c580eb 7116af22de0293b4
+//	float32               0   80000000           e4b1275938c580eb 771f977a5e0293b4
+//	float32               1   3f800000           293daad4fa1ed0bd 9ee871644f9baa2e
+//	float16               2   3c00               066e55fb9a08620e 0567e29776016272
+//	bfloat16     4294967295   7fc0               09306b47b202410f 6d6b384303672300
+//	float32      4294967296   7f800000           195c3e4854946994 03d8123bde62f88d
+//	float64               5   3ff0000000000001   be4735d655dd44d0 58aa672bc1661788
+//	float64   1099511627776   fff0000000000000   5fe10838ed1cdf30 ac23cbfdc55e3151
 //
 // and the digest of the 1000 float32 elements 0, 1, 2, … 999:
 //
-//	e0a3c0bbd1f95672c05fc02d491bda5b
+//	daf89ffc970883de86c33ce163b42a96
 //
-// The index key k is not linear in i and multiplies the pattern, so that
-// swapped elements, shifted blocks and errors that cancel in a plain sum show. A
-// few 32-bit multiplications an element cost a GPU less than reading the data.
+// The index keys j and k are not linear in i and multiply the pattern, so that
+// swapped elements, shifted blocks and errors that cancel in a plain sum show;
+// a factor that happens to be zero hides an element from one lane only. Eight
+// multiplications and as many other operations, all 32 bits wide but for the
+// sums, cost a GPU less than reading the data.
 package digest
 
 import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"math/bits"
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
 )
@@ -112,15 +110,10 @@ func of[E uint16 | uint32 | uint64](first uint64, v []E) (d Digest) {
 
 func mix(i, p uint64) (a, b uint64) {
 	lo, hi := uint32(p), uint32(p>>32)
-	k := uint32(i)*0x9e3779b1 + uint32(i>>32)*0x85ebca77 + 0x165667b1
-	k = (k ^ k>>15) * 0x85ebca6b
-	k ^= k >> 13
-	a = fold(lo^k, (lo+bits.RotateLeft32(k, 16))*0xc2b2ae3d+hi*0x27d4eb2f)
-	k = k*0xcc9e2d51 + 0x1b873593
-	b = fold(lo^k, (lo+bits.RotateLeft32(k, 16))*0x9e3779b1+hi*0x85ebca77)
+	x := uint32(i)*0x9e3779b1 + uint32(i>>32)*0x85ebca77 + 0x165667b1
+	j := (x ^ x>>15) * 0x85ebca6b
+	k := j ^ j>>13
+	a = uint64(lo^k) * uint64(lo*0xc2b2ae3d+hi*0x27d4eb2f+j)
+	b = uint64(lo^(k*0xcc9e2d51+j)) * uint64(lo*0x9e3779b1+hi*0x85ebca77+k)
 	return a, b
-}
-
-func fold(u, v uint32) uint64 {
-	return uint64(u)*uint64(v) + (uint64(v)<<32 | uint64(u))
 }

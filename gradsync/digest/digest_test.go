@@ -15,24 +15,20 @@ import (
 // defined is the mix as the package comment writes it, in integers of any size
 // reduced where the comment says so.
 func defined(i, p uint64) Digest {
-	m32, m64 := new(big.Int).Lsh(big.NewInt(1), 32), new(big.Int).Lsh(big.NewInt(1), 64)
+	m32 := new(big.Int).Lsh(big.NewInt(1), 32)
 	n := func(x uint64) *big.Int { return new(big.Int).SetUint64(x) }
 	mod := func(x *big.Int) uint64 { return new(big.Int).Mod(x, m32).Uint64() }
 	add := func(a, b uint64) uint64 { return mod(new(big.Int).Add(n(a), n(b))) }
 	mul := func(a, b uint64) uint64 { return mod(new(big.Int).Mul(n(a), n(b))) }
-	rot := func(x uint64) uint64 { return x>>16 | x&0xffff<<16 }
 	lo, hi := p%(1<<32), p>>32
-	k := add(add(mul(i%(1<<32), 0x9e3779b1), mul(i>>32, 0x85ebca77)), 0x165667b1)
-	k = mul(k^k>>15, 0x85ebca6b)
-	k = k ^ k>>13
-	lane := func(k, c, h uint64) uint64 {
-		u := lo ^ k
-		v := add(mul(add(lo, rot(k)), c), mul(hi, h))
-		s := new(big.Int).Mul(n(u), n(v))
-		s.Add(s, n(v<<32|u))
-		return new(big.Int).Mod(s, m64).Uint64()
+	x := add(add(mul(i%(1<<32), 0x9e3779b1), mul(i>>32, 0x85ebca77)), 0x165667b1)
+	j := mul(x^x>>15, 0x85ebca6b)
+	k := j ^ j>>13
+	lane := func(key, c, h, other uint64) uint64 {
+		u, v := lo^key, add(add(mul(lo, c), mul(hi, h)), other)
+		return new(big.Int).Mul(n(u), n(v)).Uint64()
 	}
-	return Digest{lane(k, 0xc2b2ae3d, 0x27d4eb2f), lane(add(mul(k, 0xcc9e2d51), 0x1b873593), 0x9e3779b1, 0x85ebca77)}
+	return Digest{lane(k, 0xc2b2ae3d, 0x27d4eb2f, j), lane(add(mul(k, 0xcc9e2d51), j), 0x9e3779b1, 0x85ebca77, k)}
 }
 
 // vectors are those of the package comment.
