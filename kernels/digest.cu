@@ -23,20 +23,21 @@ DEVICE void mix(Lanes &sum, u32 x, u32 lo, u32 hi) {
   const u32 j = (x ^ x >> 15) * 0x85ebca6bu;
   const u32 k = j ^ j >> 13;
   sum.a += (u64)(lo ^ k) * (lo * 0xc2b2ae3du + hi * 0x27d4eb2fu + j);
-  sum.b += (u64)(lo ^ (k * 0xcc9e2d51u + j)) * (lo * 0x9e3779b1u + hi * 0x85ebca77u + k);
+  sum.b += (u64)(lo ^ (j + k)) * (lo * 0x9e3779b1u + hi * 0x85ebca77u + k);
 }
 
 enum { kIndexStep = 0x9e3779b1u };
 
+// Two sums in turn, so that no addition waits for the one before it.
 template <class Bits>
-DEVICE void mix_wide(Lanes &sum, u32 x, const U4 &v) {
+DEVICE void mix_wide(Lanes (&sum)[2], u32 x, const U4 &v) {
   const u32 w[4] = {v.x, v.y, v.z, v.w};
   const int n = 16 / sizeof(Bits);
   UNROLL for (int j = 0; j < n; j++) {
     const u32 xj = x + (u32)j * kIndexStep;
-    if (sizeof(Bits) == 8) mix(sum, xj, w[2 * j % 4], w[(2 * j + 1) % 4]);
-    if (sizeof(Bits) == 4) mix(sum, xj, w[j % 4], 0);
-    if (sizeof(Bits) == 2) mix(sum, xj, w[j / 2 % 4] >> 16 * (j % 2) & 0xffff, 0);
+    if (sizeof(Bits) == 8) mix(sum[j % 2], xj, w[2 * j % 4], w[(2 * j + 1) % 4]);
+    if (sizeof(Bits) == 4) mix(sum[j % 2], xj, w[j % 4], 0);
+    if (sizeof(Bits) == 2) mix(sum[j % 2], xj, w[j / 2 % 4] >> 16 * (j % 2) & 0xffff, 0);
   }
 }
 
@@ -64,7 +65,7 @@ DEVICE void digest(const DigestArgs &a) {
   u64 head = (0 - (u64)data / sizeof(Bits)) % n;
   if (head > a.count) head = a.count;
   const u64 wide = (a.count - head) / n;
-  Lanes sum = {0, 0};
+  Lanes sum[2] = {{0, 0}, {0, 0}};
 
   const char *at = (const char *)(data + head);
   const u32 base = key + (u32)head * kIndexStep;
@@ -83,9 +84,9 @@ DEVICE void digest(const DigestArgs &a) {
     const u64 e = s < head ? s : s + wide * n;
     Bits b;
     load_if(true, data + e, b);
-    mix(sum, key + (u32)e * kIndexStep, (u32)b, (u32)((u64)b >> 32));
+    mix(sum[0], key + (u32)e * kIndexStep, (u32)b, (u32)((u64)b >> 32));
   }
-  add_lanes(a.sums, sum);
+  add_lanes(a.sums, Lanes{sum[0].a + sum[1].a, sum[0].b + sum[1].b});
 }
 
 KERNEL(digest_2, DigestArgs, digest<u16>)

@@ -28,7 +28,7 @@ func defined(i, p uint64) Digest {
 		u, v := lo^key, add(add(mul(lo, c), mul(hi, h)), other)
 		return new(big.Int).Mul(n(u), n(v)).Uint64()
 	}
-	return Digest{lane(k, 0xc2b2ae3d, 0x27d4eb2f, j), lane(add(mul(k, 0xcc9e2d51), j), 0x9e3779b1, 0x85ebca77, k)}
+	return Digest{lane(k, 0xc2b2ae3d, 0x27d4eb2f, j), lane(add(j, k), 0x9e3779b1, 0x85ebca77, k)}
 }
 
 // vectors are those of the package comment.
@@ -216,6 +216,8 @@ func TestLanesSpreadSmallChanges(t *testing.T) {
 			x, y uint64
 		}
 		seen, sums := map[change]bool{}, [2]map[uint64]bool{{}, {}}
+		var joint [1 << 24]uint8 // 12 bits of each lane
+		pairs := 0
 		for len(seen) < m {
 			var c change
 			c.i = rng.IntN(n - 1)
@@ -242,11 +244,18 @@ func TestLanesSpreadSmallChanges(t *testing.T) {
 				t.Fatalf("%v: %+v is not seen", d, c)
 			}
 			sums[0][sum.A], sums[1][sum.B] = true, true
+			at := sum.A>>40&0xfff<<12 | sum.B>>40&0xfff
+			pairs += int(joint[at])
+			joint[at]++
 		}
 		for lane, s := range sums {
 			if lost := m - len(s); lost > 1 {
 				t.Errorf("%v, lane %c: %d of %d changes collide", d, 'A'+lane, lost, m)
 			}
+		}
+		// What one lane misses the other must not be likely to miss too.
+		if want := m * m / 2 >> 24; pairs < want*8/10 || pairs > want*12/10 {
+			t.Errorf("%v: %d pairs of changes agree in 12 bits of each lane, want about %d", d, pairs, want)
 		}
 	}
 }
