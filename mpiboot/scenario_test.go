@@ -63,7 +63,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		deadline = time.Minute
 	}
-	rollWait = time.Second
+	rollWait = 3 * time.Second // a loaded machine answers slowly
 	if rank, _, _, _ := Announced(); name == "place in turn" {
 		// Open MPI's worlds of one, started at once, race for a folder of
 		// theirs, and the loser aborts.
