@@ -172,26 +172,31 @@ func TestInterrupted(t *testing.T) {
 		name   string
 		signal syscall.Signal
 		ranks  []int // that get it
+		args   []string
+		result string
+		code   int
 	}{
-		{"SIGUSR1", syscall.SIGUSR1, []int{0, 1, 2}},
-		{"SIGTERM", syscall.SIGTERM, []int{0, 1, 2}},
-		{"one rank", syscall.SIGUSR1, []int{2}},
+		{"SIGUSR1", syscall.SIGUSR1, []int{0, 1, 2}, nil, "ok", 0},
+		{"SIGTERM", syscall.SIGTERM, []int{0, 1, 2}, nil, "ok", 0},
+		{"one rank", syscall.SIGUSR1, []int{2}, nil, "ok", 0},
+		{"a failing run", syscall.SIGUSR1, []int{0, 1, 2}, []string{"--min-busbw", "1e9"}, "FAILED", 8},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			eachLibrary(t, func(t *testing.T, lib *mpitest.Library) {
 				dir := t.TempDir()
 				command := endless(t, lib.Build(t, "."), dir)
-				r := during(t, lib, 3, command, dir, func(pids map[int]int) {
+				r := during(t, lib, 3, append(command, tt.args...), dir, func(pids map[int]int) {
 					for _, rank := range tt.ranks {
 						syscall.Kill(pids[rank], tt.signal)
 					}
 				})
 				report := filepath.Join(dir, "r.json")
-				if r.Code != 0 || !strings.Contains(r.Stdout, "INTERRUPTED after ") {
+				line := fmt.Sprintf(`INTERRUPTED after \d+ of 100000 steps; what was done is %s \(exit code %d\)\n`, tt.result, tt.code)
+				if r.Code != tt.code || !regexp.MustCompile(line).MatchString(r.Stdout) {
 					t.Fatal(r)
 				}
-				if s := field(t, report, "status"); s != "interrupted" {
-					t.Errorf("status %v: %v", s, r)
+				if s, code := field(t, report, "status"), field(t, report, "exit_code"); s != "interrupted" || code != float64(tt.code) {
+					t.Errorf("status %v, exit code %v: %v", s, code, r)
 				}
 				whole := filepath.Join(dir, "whole.json")
 				steps := len(field(t, report, "steps").([]any))

@@ -312,7 +312,9 @@ func (c *runCmd) write(w *job, h *history, rep *report.Report, verdict error, st
 		if verdict != nil {
 			text := verdict.Error()
 			rep.Failure = &text
-			rep.Status = "failed"
+			if rep.Status == "ok" { // what was interrupted is called so, whatever else
+				rep.Status = "failed"
+			}
 		}
 		err = c.writeFiles(h, rep, verdict == nil && rep.Status == "ok", stdout)
 	}
