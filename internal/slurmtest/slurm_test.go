@@ -182,7 +182,7 @@ func TestSlurmKilledTestLeavesNothing(t *testing.T) {
 		Start(t, 1) // skips, or fails
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestVictim$")
-	cmd.Env = append(os.Environ(), victim+"=1")
+	cmd.Env = append(os.Environ(), victim+"=1", "TMPDIR="+t.TempDir()) // its own temporary folder is ours to remove
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
