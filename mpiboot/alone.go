@@ -2,6 +2,9 @@
 
 package mpiboot
 
+// SrunPlugin is empty in a build without MPI.
+const SrunPlugin = ""
+
 const needsPMI = false
 
 // open returns the world of a build without MPI.

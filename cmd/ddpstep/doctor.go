@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync"
@@ -42,13 +46,17 @@ func (c *doctorCmd) Validate() error {
 func (c *doctorCmd) main(stdout, stderr io.Writer) int {
 	j := &job{stderr: stderr}
 	j.watch()
+	var plugins []string
+	if rank, _, _, _ := mpiboot.Announced(); rank == 0 {
+		plugins = srunPlugins() // before MPI, after which a fork is unsafe
+	}
 	w, err := mpiboot.Init(mpiboot.Options{Deadline: c.Deadline, Stuck: j.stuck})
 	var refused *mpiboot.RefusedError
 	switch {
 	case errors.As(err, &refused):
 		j.leaving.Store(true)
 		letFirstSpeak()
-		return c.alone(stdout, stderr, refused)
+		return c.alone(stdout, stderr, plugins, refused)
 	case err != nil:
 		fmt.Fprintf(stderr, "ddpstep: %s: %v\n", j.place(), err)
 		return exitCode(err)
@@ -57,7 +65,7 @@ func (c *doctorCmd) main(stdout, stderr io.Writer) int {
 	if err := j.greet(c.flags, ""); err != nil {
 		return j.finish(err)
 	}
-	checks, err := examine(j, c.Device)
+	checks, err := examine(j, c.Device, plugins)
 	if err == nil {
 		if j.Rank() == 0 {
 			err = c.print(stdout, checks)
@@ -74,10 +82,10 @@ func (c *doctorCmd) main(stdout, stderr io.Writer) int {
 
 // alone reports what can be seen without a world, which mpiboot has refused:
 // every task would say the same, so the first one speaks.
-func (c *doctorCmd) alone(stdout, stderr io.Writer, refused *mpiboot.RefusedError) int {
+func (c *doctorCmd) alone(stdout, stderr io.Writer, plugins []string, refused *mpiboot.RefusedError) int {
 	if rank, _, _, _ := mpiboot.Announced(); rank == 0 {
 		f := observe()
-		f.Size, f.Local = 1, []int{0}
+		f.Size, f.Local, f.Plugins = 1, []int{0}, plugins
 		checks := preflight.Judge([]preflight.Facts{f}, c.Device)
 		for i := range checks {
 			if checks[i].Verdict == preflight.Refuse {
@@ -95,7 +103,7 @@ func (c *doctorCmd) alone(stdout, stderr io.Writer, refused *mpiboot.RefusedErro
 // observe is preflight.Observe and what the launcher says.
 func observe() preflight.Facts {
 	f := preflight.Observe(os.LookupEnv)
-	f.Version = version
+	f.Version, f.Plugin = version, mpiboot.SrunPlugin
 	f.Host, _ = os.Hostname()
 	if n, ok := visibleGPUs(); ok {
 		f.GPUDevices = n
@@ -104,6 +112,26 @@ func observe() preflight.Facts {
 		f.Launcher, f.Announced = launcher, size
 	}
 	return f
+}
+
+// srunPlugins asks srun what its --mpi takes; nil where there is no Slurm.
+func srunPlugins() (plugins []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "srun", "--mpi=list")
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput() // on stderr in older versions, after "srun: "
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(out)) {
+		// The others are sentences.
+		if word := strings.Fields(strings.TrimPrefix(line, "srun: ")); len(word) == 1 {
+			plugins = append(plugins, word[0])
+		}
+	}
+	slices.Sort(plugins) // they come in any order
+	return plugins
 }
 
 // visibleGPUs counts what the CUDA driver shows to this process.
@@ -120,9 +148,10 @@ func visibleGPUs() (int, bool) {
 }
 
 // examine gathers the facts of all ranks and judges them, collectively.
-func examine(w *job, device string) ([]preflight.Check, error) {
+func examine(w *job, device string, plugins []string) ([]preflight.Check, error) {
 	f := observe()
 	f.Rank, f.Size, f.Host, f.Local, f.Library = w.Rank(), w.Size(), w.Host(), w.LocalRanks(), mpiName(w.Library())
+	f.Plugins = plugins
 	raw, err := json.Marshal(f)
 	if err != nil {
 		return nil, err
@@ -143,7 +172,7 @@ func examine(w *job, device string) ([]preflight.Check, error) {
 // refuse fails, on every rank alike, when the job must not run here. doctor
 // shows the other checks.
 func refuse(w *job, device string) error {
-	checks, err := examine(w, device)
+	checks, err := examine(w, device, nil)
 	if err != nil {
 		return err
 	}

@@ -2,12 +2,13 @@ package preflight
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // launcher says what started the ranks and by which interface they find each
-// other. It never refuses: the world check tells whether it worked.
+// other, and under Slurm by which they can. It never refuses: the world check tells whether it worked.
 func launcher(all []Facts) Check {
 	c := Check{Name: "launcher", Verdict: OK}
 	c.Found = find(all, func(f Facts) string {
@@ -32,6 +33,13 @@ func launcher(all []Facts) Check {
 	if len(c.Found) > 1 {
 		c.Verdict = Warn
 		c.Advice = "Start all ranks by one launcher"
+	}
+	if f := all[0]; len(f.Plugins) > 0 && f.Plugin != "" {
+		how := "this MPI needs --mpi=" + f.Plugin
+		if !slices.Contains(f.Plugins, f.Plugin) {
+			how += ", so start it by mpirun inside the allocation (ddpstep slurm --mpi mpirun)"
+		}
+		c.Found = append(c.Found, Finding{"srun", "takes --mpi=" + strings.Join(f.Plugins, "|") + "; " + how})
 	}
 	return c
 }
@@ -117,9 +125,26 @@ func gpus(all []Facts, device string) Check {
 	c := Check{Name: "GPUs", Verdict: OK}
 	for _, g := range hosts(all) {
 		n, source := gpusOf(g)
-		c.Found = append(c.Found, Finding{"host " + g[0].Host, fmt.Sprintf("%d ranks, %d GPUs (%s)", len(g), n, source)})
+		what := fmt.Sprintf("%d ranks, %d GPUs (%s)", len(g), n, source)
+		var unseen []int
+		for _, f := range g {
+			if n > 0 && f.GPUDevices == 0 {
+				unseen = append(unseen, f.Rank)
+			}
+		}
+		if unseen != nil {
+			what += ", not seen by " + rankList(unseen)
+		}
+		c.Found = append(c.Found, Finding{"host " + g[0].Host, what})
 		switch {
-		case device == "cpu" || len(g) == n || n == 0 && device == "auto":
+		case device == "cpu" || n == 0 && device == "auto" || n == len(g) && unseen == nil:
+		case unseen != nil:
+			c.Verdict = Warn
+			c.Advice = "GPUs are given to the job, which runs on the CPU for all that: see that the nodes have NVIDIA's driver, and libcuda.so.1 where the loader finds it"
+			if device == "gpu" {
+				c.Verdict = Refuse
+				c.Advice = "See that the nodes have NVIDIA's driver, and libcuda.so.1 where the loader finds it, or run with --device cpu"
+			}
 		case len(g) < n:
 			if c.Verdict == OK {
 				c.Verdict = Warn

@@ -19,6 +19,9 @@ type Facts struct {
 	Version   string `json:"version"`   // of ddpstep
 	Library   string `json:"library"`   // of MPI, "" for a build without
 
+	Plugins []string `json:"plugins"` // what srun --mpi= takes here, nil where nobody asked or there is no srun
+	Plugin  string   `json:"plugin"`  // which of them this build's MPI needs, "" for a build without
+
 	// Env has the variables of observed that are set.
 	Env map[string]string `json:"env"`
 

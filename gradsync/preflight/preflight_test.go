@@ -28,12 +28,21 @@ func fleet(hosts, perHost int, change func(f *Facts)) []Facts {
 				},
 				CPUs: fmt.Sprintf("%d", i), ShmSize: 8 << 30, ShmFree: 8 << 30,
 				MemLock: Unlimited, AddressSize: Unlimited, OpenFiles: 4096,
+				GPUDevices: perHost,
 			}
 			if change != nil {
 				change(&f)
 			}
 			all = append(all, f)
 		}
+	}
+	return all
+}
+
+// unseen has ranks see no GPU, from the first one given.
+func unseen(first int, all []Facts) []Facts {
+	for i := range all[first:] {
+		all[first+i].GPUDevices = 0
 	}
 	return all
 }
@@ -54,6 +63,11 @@ func TestJudge(t *testing.T) {
 	}{
 		{"healthy", fleet(2, 4, nil), "auto", nil},
 		{"healthy with GPUs", fleet(2, 4, set("SLURM_GPUS_ON_NODE", "4", "CUDA_VISIBLE_DEVICES", "0,1,2,3")), "gpu", nil},
+		{"no driver", unseen(0, fleet(1, 4, set("SLURM_GPUS_ON_NODE", "4"))), "gpu",
+			[]string{"refuse  GPUs             host n1: 4 ranks, 4 GPUs (SLURM_GPUS_ON_NODE), not seen by ranks 0-3. "}},
+		{"no driver, auto", unseen(3, fleet(1, 4, set("CUDA_VISIBLE_DEVICES", "0,1,2,3"))), "auto",
+			[]string{"warn    GPUs             host n1: 4 ranks, 4 GPUs (CUDA_VISIBLE_DEVICES), not seen by rank 3. "}},
+		{"no driver, on the CPU", unseen(0, fleet(1, 4, set("SLURM_GPUS_ON_NODE", "4"))), "cpu", nil},
 		{"one process", fleet(1, 1, func(f *Facts) { f.Launcher, f.Announced, f.Env = "", 0, map[string]string{} }), "auto", nil},
 
 		{"each task alone", fleet(4, 1, func(f *Facts) { f.Size = 1 }), "auto",
@@ -85,7 +99,7 @@ func TestJudge(t *testing.T) {
 			[]string{"refuse  GPUs             host n1: 4 ranks, 2 GPUs (SLURM_GPUS_ON_NODE)"}},
 		{"too few GPUs", fleet(1, 4, set("SLURM_GPUS_ON_NODE", "2")), "auto", []string{"warn    GPUs"}},
 		{"too few GPUs, on the CPU", fleet(1, 4, set("SLURM_GPUS_ON_NODE", "2")), "cpu", nil},
-		{"no GPU, asked for", fleet(1, 4, nil), "gpu", []string{"refuse  GPUs             host n1: 4 ranks, 0 GPUs (seen on the host)"}},
+		{"no GPU, asked for", unseen(0, fleet(1, 4, nil)), "gpu", []string{"refuse  GPUs             host n1: 4 ranks, 0 GPUs (seen on the host)"}},
 		{"idle GPUs", fleet(1, 2, set("SLURM_GPUS_ON_NODE", "4")), "gpu", []string{"warn    GPUs"}},
 		{"all on device 0", fleet(1, 2, set("CUDA_VISIBLE_DEVICES", "0", "SLURM_GPUS_ON_NODE", "2")), "gpu",
 			[]string{"refuse  visible devices  all 2 ranks: CUDA_VISIBLE_DEVICES=0. Ranks 0 and 1 of n1 would share device 0"}},
@@ -144,6 +158,28 @@ func TestJudge(t *testing.T) {
 				t.Errorf("not one line with advice: %v", err)
 			}
 		})
+	}
+}
+
+// TestPlugin: where srun is, the launcher's line says by which plug-in, if any,
+// it starts this build's MPI.
+func TestPlugin(t *testing.T) {
+	for _, test := range []struct {
+		plugin, want string
+		plugins      []string
+	}{
+		{"pmix", "; srun: takes --mpi=none|pmi2|pmix; this MPI needs --mpi=pmix", []string{"none", "pmi2", "pmix"}},
+		{"pmix", "; srun: takes --mpi=none|pmi2; this MPI needs --mpi=pmix, so start it by mpirun inside the allocation (ddpstep slurm --mpi mpirun)", []string{"none", "pmi2"}},
+		{"", "", []string{"none", "pmix"}},
+		{"pmix", "", nil},
+	} {
+		all := fleet(1, 1, func(f *Facts) {
+			f.Launcher, f.Env, f.Plugin, f.Plugins = "", map[string]string{}, test.plugin, test.plugins
+		})
+		want := "ok      launcher         rank 0 on n1: none" + test.want
+		if got := Judge(all, "auto")[0].String(); got != want {
+			t.Errorf("plug-ins %q of %q:\n%s, want\n%s", test.plugin, test.plugins, got, want)
+		}
 	}
 }
 
