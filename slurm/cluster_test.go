@@ -4,6 +4,7 @@ package slurm_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,6 +80,16 @@ func (s *site) user(t *testing.T, binary string) *user {
 		t.Fatal(err)
 	}
 	return u
+}
+
+// wrapped is a script that starts ddpstep by another command.
+func (s *site) wrapped(t *testing.T, command string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ddpstep")
+	if err := os.WriteFile(path, []byte(fmt.Sprintf("#!/bin/sh\nexec %s '%s' \"$@\"\n", command, s.openmpi)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // committed is the path of a script as a user has it from the repository.

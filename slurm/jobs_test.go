@@ -15,7 +15,7 @@ import (
 )
 
 // TestSlurm runs every script on a Slurm of its own, with ddpstep as it is
-// built here, on the CPU.
+// built here, on the CPU and on doubles of GPUs.
 func TestSlurm(t *testing.T) {
 	s := newSite(t)
 	for _, test := range []struct {
@@ -42,6 +42,13 @@ func TestSlurm(t *testing.T) {
 		{"warned under mpirun", warnedUnderMpirun},
 		{"requeued", requeued},
 		{"failing, one rank ends earlier", failing},
+		{"GPUs of one node", gpusOfOneNode},
+		{"GPUs of several nodes", gpusOfSeveralNodes},
+		{"GPUs, matrix", matrixOnGPUs},
+		{"GPUs, nightly", nightlyOnGPUs},
+		{"GPUs, qualify", qualifyOnGPUs},
+		{"GPUs, too few", tooFewGPUs},
+		{"GPUs, requeued", requeuedOnGPUs},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -225,7 +232,7 @@ func qualify(t *testing.T, s *site) {
 	id := u.submit(t, env, append([]string{"--ntasks-per-node=2", u.committed(slurm.Qualify)}, args...)...)
 	u.ends(t, id, "COMPLETED", 0)
 	same(t, readReport(t, u.file("reports", id, "report.json")), u.reference(t, "4", args...))
-	for file, want := range map[string]string{"doctor.json": `"format": "ddpstep-doctor/1"`, "bench.json": `"bytes": 8388608`} {
+	for file, want := range map[string]string{"doctor.json": `; this MPI needs --mpi=pmix"`, "bench.json": `"bytes": 8388608`} {
 		if text := u.read(t, "reports", id, file); !strings.Contains(text, want) {
 			t.Errorf("%s lacks %s:\n%s", file, want, text)
 		}

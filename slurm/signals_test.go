@@ -152,8 +152,15 @@ func warnedUnderMpirun(t *testing.T, s *site) {
 	interrupted(t, u.file("reports", id, "report.json"))
 }
 
-// timeLimit has Slurm end a run. No warning comes: the limit itself must do.
+// timeLimit has Slurm end runs: by the warning that the scripts ask for, in two
+// ways, and by the limit itself where no warning comes. Slurm looks at the time
+// every half a minute, so the warned ones leave the CPU to other tests.
 func timeLimit(t *testing.T, s *site) {
+	idle := s.user(t, s.wrapped(t, "nice -n 19"))
+	var warned []string
+	for _, script := range []string{idle.committed(slurm.OneNode), idle.rendered(t, slurm.OneNode, slurm.Options{MPI: "mpirun"})} {
+		warned = append(warned, idle.submit(t, nil, append([]string{"--time=2", "--ntasks-per-node=1", script}, idle.endless(t)...)...))
+	}
 	u := s.user(t, s.openmpi)
 	id := u.submit(t, nil, append([]string{"--time=1", "--signal=USR1@0", u.committed(slurm.OneNode)}, u.endless(t)...)...)
 	u.stepping(t, id, u.file("reports", id, "report.jsonl"), 2)
@@ -162,6 +169,10 @@ func timeLimit(t *testing.T, s *site) {
 	}
 	u.gone(t, id)
 	interrupted(t, u.file("reports", id, "report.json"))
+	for _, id := range warned {
+		idle.ends(t, id, "COMPLETED", 0)
+		interrupted(t, idle.file("reports", id, "report.json"))
+	}
 }
 
 // requeued stops a run in the middle twice, each time in another way, and has
