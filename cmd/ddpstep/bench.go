@@ -120,6 +120,9 @@ func (c *benchCmd) run(w *job, stdout io.Writer) (err error) {
 	if w.Rank() != 0 {
 		stdout = io.Discard
 	}
+	if err := refuse(w, c.preflightDevice()); err != nil {
+		return err
+	}
 	c.direct = true // as nccl-tests calls it
 	dev, err := c.openDevice(w, w.Size(), c.onGPU, c.onCPU)
 	if err != nil {
