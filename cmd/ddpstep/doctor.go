@@ -105,8 +105,8 @@ func observe() preflight.Facts {
 	f := preflight.Observe(os.LookupEnv)
 	f.Version, f.Plugin = version, mpiboot.SrunPlugin
 	f.Host, _ = os.Hostname()
-	if n, ok := visibleGPUs(); ok {
-		f.GPUDevices = n
+	if gpus, err := visibleGPUs(); err == nil {
+		f.GPUDevices, f.GPUs = len(gpus), gpus
 	}
 	if _, size, launcher, ok := mpiboot.Announced(); ok {
 		f.Launcher, f.Announced = launcher, size
@@ -134,17 +134,24 @@ func srunPlugins() (plugins []string) {
 	return plugins
 }
 
-// visibleGPUs counts what the CUDA driver shows to this process.
-func visibleGPUs() (int, bool) {
+// visibleGPUs returns the UUIDs of what the CUDA driver shows to this process.
+func visibleGPUs() ([]string, error) {
 	drv, err := cuda.Open(os.Getenv("DDPSTEP_CUDA_LIB"))
 	if err == nil {
 		err = drv.Init()
 	}
 	if err != nil {
-		return 0, false
+		return nil, err
 	}
 	n, err := drv.Count()
-	return n, err == nil
+	uuids := make([]string, n)
+	for i := 0; i < n && err == nil; i++ {
+		var d *cuda.Device
+		if d, err = drv.Device(i); err == nil {
+			uuids[i] = d.UUID
+		}
+	}
+	return uuids, err
 }
 
 // examine gathers the facts of all ranks and judges them, collectively.

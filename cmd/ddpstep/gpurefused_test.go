@@ -110,3 +110,14 @@ func TestGPURefused(t *testing.T) {
 		})
 	}
 }
+
+// TestGPUDoctor has what run would refuse, and names of devices that say
+// nothing.
+func TestGPUDoctor(t *testing.T) {
+	d := needDoubles(t)
+	command := []string{mpitest.OpenMPI.Build(t, "."), "doctor", "--device", "gpu"}
+	r := launch(t, mpitest.OpenMPI, mpitest.Job{Ranks: 2, Command: command, Env: d.with("CUDA_VISIBLE_DEVICES=2", "SLURM_GPUS_PER_TASK=1")})
+	if want := "Ranks 0 and 1 of .* would share device GPU-dd57e900-"; r.Code != 6 || !regexp.MustCompile(want).MatchString(r.Stdout) {
+		t.Errorf("want %s: %v", want, r)
+	}
+}

@@ -179,10 +179,10 @@ func gpusOf(host []Facts) (n int, source string) {
 	return host[0].GPUDevices, "seen on the host"
 }
 
-// visible looks for two ranks of a host that would take the same device.
-// Devices that Slurm binds task by task are all called 0 where it also hides
-// the others, so that names say nothing there; the GPU's UUID does, and that
-// takes the driver.
+// visible looks for two ranks of a host that would take the same device: by
+// UUID, or by name where the driver does not speak. Devices that Slurm binds
+// task by task are all called 0 where it also hides the others, so that names
+// say nothing there.
 func visible(all []Facts, device string) Check {
 	c := Check{Name: "visible devices", Verdict: OK}
 	c.Found = find(all, func(f Facts) string {
@@ -194,8 +194,11 @@ func visible(all []Facts, device string) Check {
 	for _, g := range hosts(all) {
 		taken := make(map[string]int)
 		for i, f := range g {
-			list := devices(f.Env["CUDA_VISIBLE_DEVICES"])
-			if len(list) == 0 || perTask(f) || device == "cpu" {
+			list := f.GPUs
+			if list == nil && !perTask(f) {
+				list = devices(f.Env["CUDA_VISIBLE_DEVICES"])
+			}
+			if len(list) == 0 || device == "cpu" {
 				continue
 			}
 			own := list[0] // a list of one is this task's own device
@@ -211,7 +214,7 @@ func visible(all []Facts, device string) Check {
 				continue
 			}
 			c.Verdict = Warn
-			c.Advice = fmt.Sprintf("Ranks %d and %d of %s would share device %s: export CUDA_VISIBLE_DEVICES in no job script, Slurm sets it", other, f.Rank, g[0].Host, own)
+			c.Advice = fmt.Sprintf("Ranks %d and %d of %s would share device %s: look at --gpu-bind, and export CUDA_VISIBLE_DEVICES in no job script, Slurm sets it", other, f.Rank, g[0].Host, own)
 			if device == "gpu" {
 				c.Verdict = Refuse
 				return c

@@ -25,14 +25,15 @@ type Facts struct {
 	// Env has the variables of observed that are set.
 	Env map[string]string `json:"env"`
 
-	CPUs        string `json:"cpus"`         // that this process may run on, as a list: 0-7,16; "" if unknown
-	GPUDevices  int    `json:"gpu_devices"`  // that the CUDA driver shows, or else NVIDIA device files
-	InfiniBand  bool   `json:"infiniband"`   // there is an adapter
-	ShmSize     uint64 `json:"shm_size"`     // bytes of /dev/shm, 0 where there is none
-	ShmFree     uint64 `json:"shm_free"`     //
-	MemLock     uint64 `json:"memlock"`      // limit in bytes, Unlimited for none
-	AddressSize uint64 `json:"address_size"` // limit in bytes, Unlimited for none
-	OpenFiles   uint64 `json:"open_files"`   // limit
+	CPUs        string   `json:"cpus"`         // that this process may run on, as a list: 0-7,16; "" if unknown
+	GPUDevices  int      `json:"gpu_devices"`  // that the CUDA driver shows, or else NVIDIA device files
+	GPUs        []string `json:"gpus"`         // UUIDs of those that the CUDA driver shows, nil where it does not speak
+	InfiniBand  bool     `json:"infiniband"`   // there is an adapter
+	ShmSize     uint64   `json:"shm_size"`     // bytes of /dev/shm, 0 where there is none
+	ShmFree     uint64   `json:"shm_free"`     //
+	MemLock     uint64   `json:"memlock"`      // limit in bytes, Unlimited for none
+	AddressSize uint64   `json:"address_size"` // limit in bytes, Unlimited for none
+	OpenFiles   uint64   `json:"open_files"`   // limit
 }
 
 // Unlimited is the value of a limit that is not set.

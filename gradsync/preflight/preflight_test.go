@@ -108,6 +108,13 @@ func TestJudge(t *testing.T) {
 			f.Env["CUDA_VISIBLE_DEVICES"], f.Env["SLURM_GPUS_ON_NODE"] = fmt.Sprint(f.Rank), "2"
 		}), "gpu", nil},
 		{"a device a task, without Slurm", fleet(1, 2, func(f *Facts) { f.Env["CUDA_VISIBLE_DEVICES"] = fmt.Sprint(f.Rank) }), "gpu", nil},
+		{"all named 0, none the same", fleet(1, 2, func(f *Facts) {
+			f.Env["CUDA_VISIBLE_DEVICES"], f.Env["SLURM_GPUS_ON_NODE"], f.GPUs = "0", "2", []string{fmt.Sprint("GPU-", f.Rank)}
+		}), "gpu", nil},
+		{"bound to the same", fleet(1, 2, func(f *Facts) {
+			f.Env["CUDA_VISIBLE_DEVICES"], f.Env["SLURM_GPUS_ON_NODE"], f.Env["SLURM_GPU_BIND"], f.GPUs = "0", "2", "map_gpu:0,0", []string{"GPU-a"}
+		}), "gpu", []string{"refuse  visible devices  all 2 ranks: CUDA_VISIBLE_DEVICES=0. Ranks 0 and 1 of n1 would share device GPU-a"}},
+		{"not bound", fleet(1, 2, func(f *Facts) { f.GPUs = []string{"GPU-a", "GPU-b"} }), "gpu", nil},
 		{"Slurm binds, and hides", fleet(1, 2, set("CUDA_VISIBLE_DEVICES", "0", "SLURM_GPUS_ON_NODE", "2", "SLURM_GPUS_PER_TASK", "1")), "gpu", nil},
 
 		{"CPUs shared", fleet(1, 4, func(f *Facts) { f.CPUs = "0-1" }), "auto", []string{"warn    CPUs             host n1: 4 ranks on 2 CPUs"}},
