@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,6 +93,10 @@ func TestShell(t *testing.T) {
 				for i, line := range strings.Split(script, "\n") {
 					if strings.TrimRight(line, " \t") != line {
 						t.Errorf("line %d ends with white space: %q", i+1, line)
+					}
+					// A job runs what was built, the same on all nodes.
+					if code, _, _ := strings.Cut(line, "#"); slices.Contains(strings.Fields(code), "make") {
+						t.Errorf("line %d builds: %q", i+1, line)
 					}
 				}
 				// sbatch stops reading at the first line that is neither comment nor empty.

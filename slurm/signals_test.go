@@ -162,7 +162,7 @@ func timeLimit(t *testing.T, s *site) {
 		warned = append(warned, idle.submit(t, nil, append([]string{"--time=2", "--ntasks-per-node=1", script}, idle.endless(t)...)...))
 	}
 	u := s.user(t, s.openmpi)
-	id := u.submit(t, nil, append([]string{"--time=1", "--signal=USR1@0", u.committed(slurm.OneNode)}, u.endless(t)...)...)
+	id := u.submit(t, nil, append([]string{"--time=1", "--signal=USR1@0", "--ntasks-per-node=2", u.committed(slurm.OneNode)}, u.endless(t)...)...)
 	u.stepping(t, id, u.file("reports", id, "report.jsonl"), 2)
 	if state := u.Wait(t, id, 3*time.Minute)[0]; state.State != "TIMEOUT" {
 		t.Errorf("%v, want TIMEOUT", state)
