@@ -230,8 +230,8 @@ func (x *gpuExchange) queue(b int) error {
 }
 
 // Repeat is for benchmarks; see Repeater.
-func (x *gpuExchange) Repeat(b, n int) (float64, error) {
-	s, err := x.repeat(b, n, x.queue, x.nccl.Wait)
+func (x *gpuExchange) Repeat(n int) (float64, error) {
+	s, err := x.repeat(n, x.queue, x.nccl.Wait)
 	return s, lostOnGPU("NCCL exchange", err)
 }
 

@@ -38,7 +38,7 @@ type gpuMemory struct {
 	last    *cuda.Event // and end
 	ended   *cuda.Event // its last reduction, nil when nothing was reduced
 	sums    cuda.Buffer
-	graphs  map[[2]int]*cuda.Graph // by bucket and repetitions
+	graphs  map[int]*cuda.Graph // by repetitions
 	closers []func() error
 }
 
@@ -288,16 +288,17 @@ func (m *gpuMemory) finish(wait func(*cuda.Event) error) ([]float64, error) {
 	return seconds, nil
 }
 
-// repeat queues n reductions with queue between two events, as a graph that is
-// kept for the next call, and waits with wait.
-func (m *gpuMemory) repeat(bucket, n int, queue func(int) error, wait func(*cuda.Event) error) (float64, error) {
-	key := [2]int{bucket, n}
+// repeat queues n reductions of every bucket with queue between two events, as a
+// graph that is kept for the next call, and waits with wait.
+func (m *gpuMemory) repeat(n int, queue func(int) error, wait func(*cuda.Event) error) (float64, error) {
 	defer m.guard("repeating a reduction on the GPU")()
-	if m.graphs[key] == nil {
+	if m.graphs[n] == nil {
 		g, err := m.comm.Capture(func() error {
 			for range n {
-				if err := queue(bucket); err != nil {
-					return err
+				for b := range m.cfg.Plan.Buckets {
+					if err := queue(b); err != nil {
+						return err
+					}
 				}
 			}
 			return nil
@@ -307,12 +308,12 @@ func (m *gpuMemory) repeat(bucket, n int, queue func(int) error, wait func(*cuda
 		}
 		m.own(g.Close)
 		if m.graphs == nil {
-			m.graphs = map[[2]int]*cuda.Graph{}
+			m.graphs = map[int]*cuda.Graph{}
 		}
-		m.graphs[key] = g
+		m.graphs[n] = g
 	}
-	begun, done := m.begun[bucket], m.done[bucket]
-	if err := errors.Join(begun.Record(m.comm), m.comm.LaunchGraph(m.graphs[key]), done.Record(m.comm)); err != nil {
+	begun, done := m.begun[0], m.done[0]
+	if err := errors.Join(begun.Record(m.comm), m.comm.LaunchGraph(m.graphs[n]), done.Record(m.comm)); err != nil {
 		return 0, err
 	}
 	if err := wait(done); err != nil {

@@ -141,8 +141,8 @@ func (r *ncclReducer) queue(b int) error {
 }
 
 // Repeat is for benchmarks; see Repeater.
-func (r *ncclReducer) Repeat(b, n int) (float64, error) {
-	s, err := r.repeat(b, n, r.queue, r.nccl.Wait)
+func (r *ncclReducer) Repeat(n int) (float64, error) {
+	s, err := r.repeat(n, r.queue, r.nccl.Wait)
 	return s, lostOnGPU("ncclAllReduce", err)
 }
 

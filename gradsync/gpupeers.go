@@ -265,7 +265,7 @@ func (p *peers) Reduce(b int) error {
 func (p *peers) queue(b int) error { return p.launches[b].Queue(p.comm) }
 
 // Repeat is for benchmarks; see Repeater.
-func (p *peers) Repeat(b, n int) (float64, error) { return p.repeat(b, n, p.queue, p.wait) }
+func (p *peers) Repeat(n int) (float64, error) { return p.repeat(n, p.queue, p.wait) }
 
 // Wait polls; a deadline ends the spinning kernels, so that the device is free.
 func (p *peers) Wait() ([]float64, error) { return p.finish(p.wait) }

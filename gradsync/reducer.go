@@ -79,12 +79,12 @@ type clock interface {
 	StepTimes() (compute, exposed float64, err error)
 }
 
-// A Repeater reduces a bucket again and again on the device, for benchmarks.
+// A Repeater reduces its buckets again and again on the device, for benchmarks.
 type Repeater interface {
-	// Repeat queues n reductions of a bucket back to back, as one CUDA graph,
-	// and returns the seconds that one took on the device. All processes call
-	// it alike. It is warm from the second call with the same n.
-	Repeat(bucket, n int) (float64, error)
+	// Repeat queues n rounds of all buckets back to back, as one CUDA graph,
+	// and returns the seconds that one round took on the device. All processes
+	// call it alike. It is warm from the second call with the same n.
+	Repeat(n int) (float64, error)
 }
 
 // Config is what every reducer needs to know.

@@ -132,8 +132,13 @@ func (m *Module) addChunk(p *Pipeline, q CopyIn, self, lo, hi, skew int) error {
 // Queue puts the all-reduce on a stream, behind what is there. The copies are on their own stream, tied to this one
 // by events at both ends.
 func (p *Pipeline) Queue(s *cuda.Stream) error {
-	if err := firstError(p.barrier.Queue(s), p.begin.Record(s), p.copies.WaitEvent(p.begin)); err != nil {
+	if err := p.barrier.Queue(s); err != nil {
 		return err
+	}
+	if len(p.chunks) > 0 { // else nothing would lead back from the other stream, as a capture demands
+		if err := firstError(p.begin.Record(s), p.copies.WaitEvent(p.begin)); err != nil {
+			return err
+		}
 	}
 	for i, c := range p.chunks {
 		if i >= scratchHalves {

@@ -21,6 +21,7 @@ import (
 // processes of a group are streams of one context here, each with memory of its own.
 
 func TestMain(m *testing.M) {
+	os.Setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32") // a GPU has 8 queues else, and streams of one queue wait for each other
 	if l, err := gpudouble.Find(); err == nil && !l.Real && os.Getenv("DDPSTEP_DOUBLE_KERNELS") == "" {
 		files, err := filepath.Glob("*.cu")
 		if err == nil {
@@ -226,6 +227,20 @@ func newDeviceGroup(t testing.TB, local ...int) *deviceGroup {
 		d.groups, d.streams = append(d.groups, g), append(d.streams, s)
 	}
 	return d
+}
+
+func TestAllocSharedFreesWhatItCannotZero(t *testing.T) {
+	d := newBareDevice(t, 1)
+	s := get[*cuda.Stream](t)(d.ctx.NewStream())
+	must(t, s.Close())
+	before, _, err := d.ctx.MemoryInfo()
+	must(t, err)
+	if _, err := AllocShared(s, 16); err == nil {
+		t.Fatal("zeroed on a closed stream")
+	}
+	if after, _, err := d.ctx.MemoryInfo(); after != before || err != nil {
+		t.Errorf("%d bytes are lost (%v)", before-after, err)
+	}
 }
 
 // reduction is one all-reduce on a deviceGroup: buffers of all logical ranks, launches of all processes.

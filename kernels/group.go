@@ -17,7 +17,10 @@ func AllocShared(s *cuda.Stream, world int) (cuda.Buffer, error) {
 	if err != nil {
 		return cuda.Buffer{}, err
 	}
-	return b, firstError(s.Fill(b, 0), s.Synchronize())
+	if err := firstError(s.Fill(b, 0), s.Synchronize()); err != nil {
+		return cuda.Buffer{}, firstError(err, b.Free())
+	}
+	return b, nil
 }
 
 // A Group is processes that map each other's memory, as one of them sees it.

@@ -99,11 +99,16 @@ func newHosts(t testing.TB, processes, bytes int) *hosts {
 
 // alloc returns n zeroed bytes and their address for the kernels, skew bytes above a multiple of 256.
 func (h *hosts) alloc(n, skew int) (at uint64, b []byte) {
+	at, b = h.room(n, skew)
+	clear(b)
+	return at, b
+}
+
+// room is alloc of bytes as they are.
+func (h *hosts) room(n, skew int) (at uint64, b []byte) {
 	lo := (h.used+255)&^255 + skew
 	h.used = lo + n
-	b = h.mem[lo:h.used:h.used]
-	clear(b)
-	return hostBase + uint64(lo), b
+	return hostBase + uint64(lo), h.mem[lo:h.used:h.used]
 }
 
 // reset forgets all allocations.

@@ -25,7 +25,7 @@ func newHostGroup(t *testing.T, local ...int) *hostGroup {
 	g.hosts = newHosts(t, len(local), len(local)*SharedBytes(g.world)+16<<20)
 	var shared []uint64
 	for range local {
-		at, _ := g.alloc(SharedBytes(g.world), 0)
+		at, _ := g.room(SharedBytes(g.world), 0) // zeros, of a new file
 		shared = append(shared, at)
 	}
 	for p := range local {
@@ -138,7 +138,8 @@ func (h *hosts) eventually(done func() bool) {
 	}
 }
 
-var worlds = [][]int{{1}, {3}, {1, 1}, {2, 1}, {1, 1, 1}, {1, 2, 4}, {2, 2, 2, 2}, {8, 8}, {1, 1, 1, 1, 1, 1, 1, 1}}
+var worlds = [][]int{{1}, {3}, {1, 1}, {2, 1}, {1, 1, 1}, {1, 2, 4}, {2, 2, 2, 2}, {8, 8}, {1, 1, 1, 1, 1, 1, 1, 1},
+	{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}
 
 func TestPeersOnHost(t *testing.T) {
 	for _, local := range worlds {
@@ -215,6 +216,32 @@ func TestOneShotFullAndWrapsOnHost(t *testing.T) {
 		g.used = g.keep
 		g.reduce(g.message(2, 0, n, uint64(i), func(int) int { return 0 }), true, 0, g.word(g.peers[0].shared[0]+lineEpochsAt))
 		g.reduce(g.message(2, 0, 5000, uint64(i), func(int) int { return 4 }), false, 3, nil)
+	}
+}
+
+// A block without a line takes no part, its epoch included: a grid that is larger than the message needs, on one process
+// only, leaves both ready for a message that needs it.
+func TestOneShotIdleBlocksOnHost(t *testing.T) {
+	g := newHostGroup(t, 1, 1)
+	for i := range 3 {
+		g.used = g.keep
+		m := g.message(2, 0, 100, uint64(i), func(int) int { return 0 })
+		calls := g.calls(m, true, 0)
+		calls[i%2][0].grid = 4 // of which one has work
+		g.run(calls...)
+		g.check(m)
+		for p, peer := range g.peers {
+			for b := range uint64(4) {
+				want := uint32(i) // large messages
+				if b == 0 {
+					want = uint32(2*i + 1)
+				}
+				if got := *g.word(peer.shared[p] + lineEpochsAt + 4*b); got != want {
+					t.Fatalf("process %d, block %d is at epoch %d, not %d", p, b, got, want)
+				}
+			}
+		}
+		g.reduce(g.message(2, 0, 4*blockLines*2, uint64(i), func(int) int { return 0 }), true, 0, nil)
 	}
 }
 

@@ -21,6 +21,7 @@ type benchCmd struct {
 	MinBytes byteSize `short:"b" default:"4K" placeholder:"SIZE" help:"Smallest message (${default}); K, M and G are powers of 1024."`
 	MaxBytes byteSize `short:"e" default:"64M" placeholder:"SIZE" help:"Largest message (${default})."`
 	Factor   int      `short:"f" default:"4" placeholder:"N" help:"From one size to the next (${default})."`
+	Buckets  int      `default:"1" placeholder:"N" help:"Messages of a size, all back to back in one measurement (${default})."`
 	DType    []string `name:"dtype" default:"float32" placeholder:"T,…" help:"Element types (${default})."`
 	Reducers []string `placeholder:"R,…" help:"Reducers side by side (fixed,mpi, or fixed,nccl on GPUs); fixed:shm, :mpi, :peer or :nccl forces a transport."`
 	Repeats  int      `short:"n" default:"9" placeholder:"N" help:"Measurements of each, of which the median counts (${default})."`
@@ -36,7 +37,8 @@ func (*benchCmd) Help() string {
 of the slowest rank; bandwidths are those of nccl-tests; the last columns are times the speed of the last reducer.
 
   mpirun -np 4 ddpstep bench --dtype float32,float64
-  mpirun -np 2 ddpstep bench --device gpu -b 512 -e 512M`
+  mpirun -np 2 ddpstep bench --device gpu -b 512 -e 512M
+  mpirun -np 2 ddpstep bench --device gpu -b 25M -e 25M --buckets 19`
 }
 
 // byteSize is a number of bytes, written with K, M or G as nccl-tests does.
@@ -64,6 +66,8 @@ func (c *benchCmd) Validate() error {
 		return errors.New("--min-bytes is above --max-bytes")
 	case c.Factor < 2:
 		return fmt.Errorf("--factor %d: must be at least 2", c.Factor)
+	case c.Buckets < 1:
+		return fmt.Errorf("--buckets %d: must be at least 1", c.Buckets)
 	case c.Repeats < 1:
 		return fmt.Errorf("--repeats %d: must be at least 1", c.Repeats)
 	}
@@ -91,9 +95,10 @@ func (c *benchCmd) Validate() error {
 	return c.deviceFlags.validate()
 }
 
-// benchRow is one message size.
+// benchRow is one message size. Times are of all its buckets together.
 type benchRow struct {
 	Bytes    int64          `json:"bytes"`
+	Buckets  int            `json:"buckets"`
 	Elements int64          `json:"elements"`
 	DType    contract.DType `json:"dtype"`
 	Results  []benchResult  `json:"results"`
@@ -185,8 +190,12 @@ func (c *benchCmd) run(w *job, stdout io.Writer) (err error) {
 // moment of the machine meets all of them.
 func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (row *benchRow, err error) {
 	n := max(size/int64(t.Size()), 1)
-	params := []plan.Param{{Name: "message", DType: t, Shape: []int64{n}}}
-	p, err := plan.New(params, plan.All)
+	bytes := n * int64(t.Size())
+	var params []plan.Param
+	for b := range c.Buckets {
+		params = append(params, plan.Param{Name: fmt.Sprint("message ", b), DType: t, Shape: []int64{n}})
+	}
+	p, err := plan.New(params, bytes) // one a bucket
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +205,7 @@ func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (r
 	}
 	// Without an average, so that MPI_Allreduce is timed alone.
 	cfg := gradsync.Config{World: w, Layout: layout, Plan: p, Average: contract.None, Deadline: c.Deadline, Stuck: w.stuck}
-	row = &benchRow{Bytes: n * int64(t.Size()), Elements: n, DType: t}
+	row = &benchRow{Bytes: bytes, Buckets: c.Buckets, Elements: n, DType: t}
 	var reducers []gradsync.Reducer
 	defer func() {
 		for _, r := range reducers {
@@ -226,11 +235,11 @@ func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (r
 		}
 		row.Results = append(row.Results, benchResult{Reducer: spec, Wrong: bad})
 	}
-	iters := int(min(max((256<<20)/row.Bytes, 8), 400)) // of one measurement
+	iters := int(min(max((256<<20)/p.Bytes(), 8), 400)) // of one measurement
 	samples := make([][]float64, len(reducers))
 	for range c.Repeats + 1 { // the first warms up
 		for i, r := range reducers {
-			s, err := timeLoop(w, r, iters)
+			s, err := timeLoop(w, r, c.Buckets, iters)
 			if err != nil {
 				return nil, err
 			}
@@ -240,21 +249,23 @@ func (c *benchCmd) measure(w *job, dev *device, t contract.DType, size int64) (r
 	for i := range row.Results {
 		res := &row.Results[i]
 		res.Seconds = report.Summarize(samples[i][1:])
-		res.AlgBW, res.BusBW = report.Bandwidth(row.Bytes, res.Seconds.P50, w.Size())
+		res.AlgBW, res.BusBW = report.Bandwidth(p.Bytes(), res.Seconds.P50, w.Size())
 	}
 	return row, nil
 }
 
-// reduceLoop reduces iters times and returns the seconds that one took: by the
-// device's own clock where there is one.
-func reduceLoop(r gradsync.Reducer, iters int) (float64, error) {
+// reduceLoop reduces all buckets iters times and returns the seconds that one
+// time took: by the device's own clock where there is one.
+func reduceLoop(r gradsync.Reducer, buckets, iters int) (float64, error) {
 	if d, ok := r.(gradsync.Repeater); ok {
-		return d.Repeat(0, iters)
+		return d.Repeat(iters)
 	}
 	begin := time.Now()
 	for range iters {
-		if err := r.Reduce(0); err != nil {
-			return 0, err
+		for b := range buckets {
+			if err := r.Reduce(b); err != nil {
+				return 0, err
+			}
 		}
 	}
 	_, err := r.Wait()
@@ -265,14 +276,14 @@ func reduceLoop(r gradsync.Reducer, iters int) (float64, error) {
 //
 // One reduction goes ahead untimed, as in nccl-tests: it fetches the message
 // back from where another reducer's turn has driven it.
-func timeLoop(w *job, r gradsync.Reducer, iters int) (float64, error) {
-	if _, err := reduceLoop(r, 1); err != nil {
+func timeLoop(w *job, r gradsync.Reducer, buckets, iters int) (float64, error) {
+	if _, err := reduceLoop(r, buckets, 1); err != nil {
 		return 0, err
 	}
 	if err := w.Barrier(); err != nil {
 		return 0, err
 	}
-	took, err := reduceLoop(r, iters)
+	took, err := reduceLoop(r, buckets, iters)
 	if err != nil {
 		return 0, err
 	}
@@ -296,7 +307,11 @@ func timeLoop(w *job, r gradsync.Reducer, iters int) (float64, error) {
 }
 
 func (c *benchCmd) header(w *job, dev *device, out io.Writer) {
-	fmt.Fprintf(out, "# all-reduce in place on the %s, %s, %s, median of %d\n", dev.kind(), mpiName(w.Library()), plural(w.Size(), "process"), c.Repeats)
+	what := "all-reduce"
+	if c.Buckets > 1 {
+		what = fmt.Sprint(c.Buckets, " all-reduces, one after another,")
+	}
+	fmt.Fprintf(out, "# %s in place on the %s, %s, %s, median of %d\n", what, dev.kind(), mpiName(w.Library()), plural(w.Size(), "process"), c.Repeats)
 	fmt.Fprintf(out, "%12s %8s", "bytes", "dtype")
 	for _, r := range c.Reducers {
 		fmt.Fprintf(out, " | %9s µs %7s %7s %5s", r, "algbw", "busbw", "wrong")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -175,7 +176,8 @@ func TestGPUBench(t *testing.T) {
 	d := needDoubles(t)
 	binary := mpitest.OpenMPI.Build(t, ".")
 	for ranks, reducers := range map[int]string{2: "fixed,fixed:nccl,nccl", 3: ""} {
-		command := []string{binary, "bench", "--device", "gpu", "-b", "4", "-e", "256K", "-f", "256", "-n", "1", "--json", "--dtype", "float32,float16"}
+		buckets := fmt.Sprint(2*ranks - 3) // 1 and 3
+		command := []string{binary, "bench", "--device", "gpu", "-b", "4", "-e", "256K", "-f", "256", "-n", "1", "--json", "--dtype", "float32,float16", "--buckets", buckets}
 		if reducers != "" {
 			command = append(command, "--reducers", reducers)
 		}
@@ -189,6 +191,10 @@ func TestGPUBench(t *testing.T) {
 				t.Errorf("%d bytes of %v: %d reducers", row.Bytes, row.DType, len(row.Results))
 			}
 			for _, res := range row.Results {
+				algbw := float64(row.Bytes) * float64(row.Buckets) / res.Seconds.P50 / 1e9
+				if fmt.Sprint(row.Buckets) != buckets || math.Abs(res.AlgBW/algbw-1) > 1e-9 {
+					t.Errorf("%d buckets of %d bytes by %s: %g GB/s, not %g", row.Buckets, row.Bytes, res.Reducer, res.AlgBW, algbw)
+				}
 				if res.Wrong != 0 || res.Seconds.P50 <= 0 {
 					t.Errorf("%d bytes of %v by %s: %+v", row.Bytes, row.DType, res.Reducer, res)
 				}

@@ -31,6 +31,7 @@ enum Code {
   illegal_address = 700,
   peer_enabled = 704,
   capture_unsupported = 900,
+  capture_unjoined = 904,
   captured_event = 907,
 };
 

@@ -30,6 +30,8 @@ struct Stream {
   std::deque<Op> queue;
   bool running = false, closing = false;
   Graph *capture = nullptr;  // being recorded
+  uint64_t captured = 0;     // how often it was added to
+  bool loose = false;        // no event leads from there back yet
 
   void loop() {
     std::unique_lock<std::mutex> lock(mutex);
@@ -68,6 +70,8 @@ struct Event {
   uint64_t recorded = 0, completed = 0;
   Clock::time_point at;
   Graph *captured = nullptr;
+  std::shared_ptr<Stream> from;  // where it was captured, and at what count
+  uint64_t place = 0;
 };
 
 // Handles are addresses; the objects live on when they are destroyed, so that work under way may end, but are unknown.
@@ -94,6 +98,8 @@ int enqueue(uintptr_t handle, const Op &op, const Fault &fault = {}) {
   Op what = fault.todo == "hang" ? Op([] { forever(); }) : op;
   if (s->capture) {
     s->capture->ops.push_back(what);
+    s->captured++;
+    s->loose = true;
   } else {
     s->push(what);
   }
@@ -187,6 +193,8 @@ EXPORT int cuEventRecord(uintptr_t event, uintptr_t stream) {
   auto s = find(streams, stream);
   if (!e || !s) return invalid_handle;
   e->captured = s->capture;
+  e->from = s->capture ? s : nullptr;
+  e->place = s->captured;
   if (s->capture) return ok;
   uint64_t n;
   {
@@ -237,7 +245,10 @@ EXPORT int cuStreamWaitEvent(uintptr_t stream, uintptr_t event, unsigned) {
   if (!e || !s) return invalid_handle;
   if (e->captured) {
     if (s->capture && s->capture != e->captured) return capture_unsupported;
+    if (s == e->from) return ok;
     s->capture = e->captured;
+    s->loose = true;
+    if (e->place == e->from->captured) e->from->loose = false;
     return ok;
   }
   if (s->capture) return ok;  // what was recorded before the capture began is no part of it
@@ -287,10 +298,15 @@ EXPORT int cuStreamEndCapture(uintptr_t stream, uintptr_t *graph) {
   auto s = find(streams, stream);
   if (!s || !s->capture || s->capture->origin != s.get()) return invalid_value;
   Graph *g = s->capture;
+  bool unjoined = false;
   std::lock_guard<std::mutex> lock(mutex);
   for (auto &other : streams) {
-    if (other.second->capture == g) other.second->capture = nullptr;
+    if (other.second->capture != g) continue;
+    unjoined = unjoined || (other.second != s && other.second->loose);
+    other.second->capture = nullptr;
   }
+  *graph = 0;
+  if (unjoined) return capture_unjoined;
   graphs.insert(*graph = (uintptr_t)g);
   return ok;
 }

@@ -257,6 +257,16 @@ EXPORT int ncclCommInitRankConfig(Comm **out, int size, IdBytes bytes, int rank,
   return in_progress;
 }
 
+// Blocks, like everything on its communicator: what programs call that this module is measured beside.
+EXPORT int ncclCommInitRank(Comm **out, int size, IdBytes id, int rank) {
+  Config config{sizeof config, 0xcafebeef, 22600, 0};
+  if (int code = ncclCommInitRankConfig(out, size, id, rank, &config); code != in_progress) return code;
+  (*out)->worker.join();
+  (*out)->worker = std::thread([] {});
+  (*out)->blocking = true;
+  return (*out)->state;
+}
+
 EXPORT int ncclCommGetAsyncError(Comm *c, int *state) {
   Entered in(c, "ncclCommGetAsyncError");
   if (in.result) return in.result;
