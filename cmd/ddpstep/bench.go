@@ -64,8 +64,8 @@ func (c *benchCmd) Validate() error {
 	switch {
 	case c.MinBytes > c.MaxBytes:
 		return errors.New("--min-bytes is above --max-bytes")
-	case c.Factor < 2:
-		return fmt.Errorf("--factor %d: must be at least 2", c.Factor)
+	case c.Factor < 2 || c.Factor > 1<<20: // its product with a size fits an int64
+		return fmt.Errorf("--factor %d: must be from 2 to 2^20", c.Factor)
 	case c.Buckets < 1:
 		return fmt.Errorf("--buckets %d: must be at least 1", c.Buckets)
 	case c.Repeats < 1:
@@ -151,7 +151,9 @@ func (c *benchCmd) run(w *job, stdout io.Writer) (err error) {
 			return err
 		}
 		if !c.JSON {
-			c.header(w, dev, stdout)
+			if err := c.header(w, dev, stdout); err != nil {
+				return err
+			}
 		}
 		for size := int64(c.MinBytes); size <= int64(c.MaxBytes); size *= int64(c.Factor) {
 			row, err := c.measure(w, dev, t, size)
@@ -163,7 +165,9 @@ func (c *benchCmd) run(w *job, stdout io.Writer) (err error) {
 				wrong += r.Wrong
 			}
 			if !c.JSON {
-				row.print(stdout)
+				if err := row.print(stdout); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -306,32 +310,38 @@ func timeLoop(w *job, r gradsync.Reducer, buckets, iters int) (float64, error) {
 	return slowest, nil
 }
 
-func (c *benchCmd) header(w *job, dev *device, out io.Writer) {
+func (c *benchCmd) header(w *job, dev *device, out io.Writer) error {
+	var b strings.Builder
 	what := "all-reduce"
 	if c.Buckets > 1 {
 		what = fmt.Sprint(c.Buckets, " all-reduces, one after another,")
 	}
-	fmt.Fprintf(out, "# %s in place on the %s, %s, %s, median of %d\n", what, dev.kind(), mpiName(w.Library()), plural(w.Size(), "process"), c.Repeats)
-	fmt.Fprintf(out, "%12s %8s", "bytes", "dtype")
+	fmt.Fprintf(&b, "# %s in place on the %s, %s, %s, median of %d\n", what, dev.kind(), mpiName(w.Library()), plural(w.Size(), "process"), c.Repeats)
+	fmt.Fprintf(&b, "%12s %8s", "bytes", "dtype")
 	for _, r := range c.Reducers {
-		fmt.Fprintf(out, " | %9s µs %7s %7s %5s", r, "algbw", "busbw", "wrong")
+		fmt.Fprintf(&b, " | %9s µs %7s %7s %5s", r, "algbw", "busbw", "wrong")
 	}
 	for _, r := range c.Reducers[:len(c.Reducers)-1] {
-		fmt.Fprintf(out, " | %s", speedup(r))
+		fmt.Fprintf(&b, " | %s", speedup(r))
 	}
-	fmt.Fprintln(out)
+	fmt.Fprintln(&b)
+	_, err := io.WriteString(out, b.String())
+	return err
 }
 
 func speedup(reducer string) string { return reducer + " ×" }
 
-func (row *benchRow) print(out io.Writer) {
-	fmt.Fprintf(out, "%12d %8v", row.Bytes, row.DType)
+func (row *benchRow) print(out io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%12d %8v", row.Bytes, row.DType)
 	for _, r := range row.Results {
-		fmt.Fprintf(out, " | %12.2f %7.2f %7.2f %5d", r.Seconds.P50*1e6, r.AlgBW, r.BusBW, r.Wrong)
+		fmt.Fprintf(&b, " | %12.2f %7.2f %7.2f %5d", r.Seconds.P50*1e6, r.AlgBW, r.BusBW, r.Wrong)
 	}
 	last := row.Results[len(row.Results)-1].Seconds.P50
 	for _, r := range row.Results[:len(row.Results)-1] {
-		fmt.Fprintf(out, " | %*.2f", len([]rune(speedup(r.Reducer))), last/r.Seconds.P50)
+		fmt.Fprintf(&b, " | %*.2f", len([]rune(speedup(r.Reducer))), last/r.Seconds.P50)
 	}
-	fmt.Fprintln(out)
+	fmt.Fprintln(&b)
+	_, err := io.WriteString(out, b.String())
+	return err
 }

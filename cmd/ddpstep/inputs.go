@@ -110,8 +110,14 @@ func (f *gradFlags) validate() error {
 	if f.Grads != "" && f.DType != "" {
 		return errors.New("--dtype changes generated values only: drop it, or --grads")
 	}
+	if f.Grads != "" && f.Values != values.Wide.String() {
+		return fmt.Errorf("--values %s is about generated values only: drop it, or --grads", f.Values)
+	}
 	if f.World < 0 {
 		return fmt.Errorf("--world %d: must be at least 1", f.World)
+	}
+	if f.World > 1<<20 {
+		return fmt.Errorf("--world %d: must be at most 2^20", f.World)
 	}
 	if _, err := values.Parse(f.Values); err != nil {
 		return fmt.Errorf("--values: %w", err)

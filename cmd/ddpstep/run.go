@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/ddpstep/ddpstep/gradsync"
 	"github.com/ddpstep/ddpstep/gradsync/contract"
 	"github.com/ddpstep/ddpstep/gradsync/plan"
@@ -130,6 +132,10 @@ func agreeWorld(w *job, world int) error {
 	return nil
 }
 
+// mostBytes bounds the gradients of all logical ranks, so that no sum of sizes,
+// paddings and offsets leaves an int64.
+const mostBytes = int64(1) << 60
+
 // prepare plans the buckets and sets the reducer up.
 func (c *runCmd) prepare(w *job, in *inputs, rep *report.Report) (*gradsync.Job, *device, error) {
 	job := &gradsync.Job{Source: in.source, AllowNonFinite: c.AllowNonfinite, Interrupted: w.interrupted.Load}
@@ -145,6 +151,10 @@ func (c *runCmd) prepare(w *job, in *inputs, rep *report.Report) (*gradsync.Job,
 		}
 		if job.Plan, err = plan.New(in.params, c.caps()...); err != nil {
 			return usage(err)
+		}
+		if job.Plan.Bytes() > mostBytes/int64(in.world) {
+			return usage(fmt.Errorf("%s of gradients on each of %s: more than any machine has; check the shapes and --world",
+				humanize.IBytes(uint64(job.Plan.Bytes())), plural(in.world, "logical rank")))
 		}
 		if w.Rank() == 0 {
 			return c.checkWritable(c.inputFiles(in.world))

@@ -2,6 +2,7 @@ package params
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"strconv"
 	"strings"
@@ -82,6 +83,15 @@ func quote(s string) string {
 		s = s[:len(s)-1]
 	}
 	return strconv.Quote(s) + "..."
+}
+
+// dims writes a shape, cut for the same reason.
+func dims(shape []int64) string {
+	const most = 64 // PyTorch's tensors have no more
+	if len(shape) <= most {
+		return fmt.Sprint(shape)
+	}
+	return fmt.Sprintf("%v... (%d dimensions)", shape[:most], len(shape))
 }
 
 // oneLine leaves ordinary text alone and quotes what would break the line.

@@ -136,12 +136,12 @@ func (t *tensor) checkSize() error {
 	}
 	part := n % 8 * bits // bits of the elements beyond whole groups of eight
 	if part%8 != 0 {
-		return &Error{Problem: fmt.Sprintf("shape %v of %s fills no whole number of bytes", t.shape, t.dtype)}
+		return &Error{Problem: fmt.Sprintf("shape %s of %s fills no whole number of bytes", dims(t.shape), t.dtype)}
 	}
 	want := n/8*bits + part/8
 	if got := t.end - t.begin; got != want {
 		return &Error{
-			Problem: fmt.Sprintf("shape %v of %s takes %d bytes but data_offsets [%d %d] hold %d", t.shape, t.dtype, want, t.begin, t.end, got),
+			Problem: fmt.Sprintf("shape %s of %s takes %d bytes but data_offsets [%d %d] hold %d", dims(t.shape), t.dtype, want, t.begin, t.end, got),
 			Hint:    "write the file again",
 		}
 	}

@@ -84,6 +84,7 @@ func TestMalformedFiles(t *testing.T) {
 		{"2^63", raw(entry(`"F32"`, `[9223372036854775808]`, `[0,8]`), 8), `tensor "w": shape holds 9223372036854775808, which is too large`},
 		{"product overflow", raw(entry(`"F32"`, `[4294967296,4294967296]`, `[0,8]`), 8), `tensor "w": shape [4294967296 4294967296] has more than 2^60 elements; check the shape`},
 		// 2^64 + 2 elements wrap round to 2, which would fit the offsets.
+		{"many dimensions", raw(entry(`"F32"`, `[2`+strings.Repeat(`,2`, 64)+`]`, `[0,8]`), 8), `tensor "w": shape [2` + strings.Repeat(` 2`, 63) + `]... (65 dimensions) has more than 2^60 elements; check the shape`},
 		{"product wraps", raw(entry(`"F32"`, `[6148914691236517206,3]`, `[0,8]`), 8), `tensor "w": shape [6148914691236517206 3] has more than 2^60 elements; check the shape`},
 		{"bytes overflow", raw(entry(`"F32"`, `[4611686018427387906]`, `[0,8]`), 8), `tensor "w": shape [4611686018427387906] has more than 2^60 elements; check the shape`},
 		{"empty name", raw(strings.Replace(good, `"w"`, `""`, 1), 8), `parameter 0 has an empty name; name it`},

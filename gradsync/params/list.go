@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
 )
@@ -19,9 +20,10 @@ import (
 //
 // in registration order. The model's name is for readers and may be left out; so
 // may a dtype that the other level gives. Unknown or repeated keys, and
-// anything after the object, are refused.
+// anything after the object, are refused. Opening does not wait for the writer
+// of a named pipe; without one, the list is empty.
 func ReadList(path string) (List, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, readError(path, err)
 	}

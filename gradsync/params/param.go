@@ -65,10 +65,10 @@ func elements(shape []int64) (int64, *Error) {
 	n := int64(1)
 	for _, d := range shape {
 		if d < 0 {
-			return 0, &Error{Problem: fmt.Sprintf("shape %v has a negative dimension", shape), Hint: "dimensions count elements"}
+			return 0, &Error{Problem: fmt.Sprintf("shape %s has a negative dimension", dims(shape)), Hint: "dimensions count elements"}
 		}
 		if d > 0 && n > maxElements/d {
-			return 0, &Error{Problem: fmt.Sprintf("shape %v has more than 2^60 elements", shape), Hint: "check the shape"}
+			return 0, &Error{Problem: fmt.Sprintf("shape %s has more than 2^60 elements", dims(shape)), Hint: "check the shape"}
 		}
 		n *= d
 	}
@@ -124,7 +124,7 @@ func (l List) orderAs(order List) ([]int, error) {
 			return nil, &Error{Tensor: p.Name, Problem: "in the parameter list but not in the file", Hint: "use the list of the same model"}
 		}
 		if !slices.Equal(p.Shape, l[j].Shape) {
-			return nil, &Error{Tensor: p.Name, Problem: fmt.Sprintf("shape %v but the parameter list has %v", l[j].Shape, p.Shape), Hint: "use the list of the same model"}
+			return nil, &Error{Tensor: p.Name, Problem: fmt.Sprintf("shape %s but the parameter list has %s", dims(l[j].Shape), dims(p.Shape)), Hint: "use the list of the same model"}
 		}
 		perm[i] = j
 	}

@@ -119,7 +119,7 @@ func (s *Set) add(rank int) error {
 		case got.DType != want.DType:
 			return s.differs(rank, want.Name, fmt.Sprintf("dtype %v but rank 0 has %v", got.DType, want.DType))
 		case !slices.Equal(got.Shape, want.Shape):
-			return s.differs(rank, want.Name, fmt.Sprintf("shape %v but rank 0 has %v", got.Shape, want.Shape))
+			return s.differs(rank, want.Name, fmt.Sprintf("shape %s but rank 0 has %s", dims(got.Shape), dims(want.Shape)))
 		}
 		offsets[i] = f.offsets[k]
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 
 	"github.com/ddpstep/ddpstep/gradsync/contract"
@@ -50,7 +49,7 @@ func NewBaseline(r *Report) *Baseline {
 
 // ReadBaseline reads a baseline file. Everything in it is checked.
 func ReadBaseline(path string) (*Baseline, error) {
-	raw, err := os.ReadFile(path)
+	raw, err := readFile(path)
 	if err != nil {
 		return nil, readError(path, err)
 	}
