@@ -46,6 +46,21 @@ type Step struct {
 	Interrupted bool `json:"interrupted,omitempty"`
 }
 
+// Fits reports whether s, read from a file, can be a step of this job: whether
+// what it counts and points at is there.
+func (j *Job) Fits(s *Step) bool {
+	params, buckets := len(j.Plan.Params), len(j.Plan.Buckets)
+	for _, p := range []*Place{s.Found.FirstDiffer, s.Found.FirstBeyond} {
+		if p != nil && (uint(p.Bucket) >= uint(buckets) || uint(p.Param) >= uint(params)) {
+			return false
+		}
+	}
+	if u := s.Found.Unequal; u != nil && uint(u.Param) >= uint(params) {
+		return false
+	}
+	return len(s.Digests) == params && len(s.Buckets) == buckets
+}
+
 // summary is what a process tells the others at the end of a step.
 type summary struct {
 	Err         string          `json:"err,omitempty"`

@@ -97,8 +97,7 @@ func (h *history) read(wanted int) (err error) {
 			return nil
 		}
 		var s gradsync.Step
-		if json.Unmarshal(line, &s) != nil || s.Step != len(h.steps) ||
-			len(s.Digests) != len(h.job.Plan.Params) || len(s.Buckets) != len(h.job.Plan.Buckets) {
+		if json.Unmarshal(line, &s) != nil || s.Step != len(h.steps) || !h.job.Fits(&s) {
 			return fmt.Errorf("is not step %d of this run; run without --resume", len(h.steps))
 		}
 		h.steps = append(h.steps, s)
