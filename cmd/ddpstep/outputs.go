@@ -66,8 +66,10 @@ func (f *outputFlags) logPath() string {
 }
 
 // checkWritable refuses outputs that could not be written at the end, or that
-// would replace an input.
+// would replace an input. The baseline is one, but for a run that records it
+// anew: only a run of equal bits does.
 func (f *outputFlags) checkWritable(inputs []string) error {
+	inputs = append(inputs, f.Baseline)
 	for _, o := range f.outputs() {
 		if err := report.CheckWritable(o.path); err != nil {
 			return usage(err)
@@ -77,6 +79,9 @@ func (f *outputFlags) checkWritable(inputs []string) error {
 			continue // not there yet
 		}
 		for _, in := range inputs {
+			if in == f.Baseline && o.flag == "--save-baseline" {
+				continue
+			}
 			if was, err := os.Stat(in); err == nil && os.SameFile(now, was) {
 				return usage(fmt.Errorf("%s would write over the input %s: name another file", o.flag, in))
 			}

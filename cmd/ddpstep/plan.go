@@ -3,6 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
+	"unicode"
 
 	"github.com/dustin/go-humanize"
 
@@ -78,12 +81,18 @@ func (c *planCmd) print(stdout io.Writer) error {
 		_, err = stdout.Write(text)
 		return err
 	}
-	fmt.Fprintf(stdout, "%6s  %-8s  %13s  %10s  %6s  %s\n", "bucket", "dtype", "elements", "size", "params", "first parameter")
+	var table strings.Builder
+	fmt.Fprintf(&table, "%6s  %-8s  %13s  %10s  %6s  %s\n", "bucket", "dtype", "elements", "size", "params", "first parameter")
 	for _, b := range buckets {
-		fmt.Fprintf(stdout, "%6d  %-8v  %13d  %10s  %6d  %s\n",
-			b.Index, b.DType, b.Elements, humanize.IBytes(uint64(b.Bytes)), len(b.Parameters), b.Parameters[0])
+		first := b.Parameters[0]
+		if strings.ContainsFunc(first, unicode.IsControl) { // would break the line
+			first = strconv.Quote(first)
+		}
+		fmt.Fprintf(&table, "%6d  %-8v  %13d  %10s  %6d  %s\n",
+			b.Index, b.DType, b.Elements, humanize.IBytes(uint64(b.Bytes)), len(b.Parameters), first)
 	}
-	fmt.Fprintf(stdout, "%s, %s in %s, the largest %s; plan digest %s\n",
+	fmt.Fprintf(&table, "%s, %s in %s, the largest %s; plan digest %s\n",
 		plural(len(p.Params), "parameter"), humanize.IBytes(uint64(p.Bytes())), plural(len(p.Buckets), "bucket"), humanize.IBytes(uint64(p.MaxBytes())), p.Digest())
-	return nil
+	_, err = io.WriteString(stdout, table.String())
+	return err
 }
