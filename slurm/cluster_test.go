@@ -8,12 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/ddpstep/ddpstep/gradsync/report"
+	"github.com/ddpstep/ddpstep/internal/required"
 	"github.com/ddpstep/ddpstep/internal/slurmtest"
 	"github.com/ddpstep/ddpstep/slurm"
 )
@@ -37,11 +36,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	if exec.Command("pkg-config", "--exists", "ompi").Run() != nil {
-		missing := "the job scripts need Open MPI: apt-get install openmpi-bin libopenmpi-dev pkg-config"
-		if slices.Contains(strings.Split(os.Getenv("DDPSTEP_REQUIRE"), ","), "slurm") {
-			t.Fatal(missing)
-		}
-		t.Skip("SKIPPED: " + missing)
+		required.Skip(t, "slurm", "the job scripts need Open MPI: apt-get install openmpi-bin libopenmpi-dev pkg-config")
 	}
 	dir := t.TempDir()
 	s.openmpi, s.alone = filepath.Join(dir, "openmpi"), filepath.Join(dir, "alone")

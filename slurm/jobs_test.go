@@ -12,6 +12,8 @@ import (
 
 	"github.com/ddpstep/ddpstep/gradsync/report"
 	"github.com/ddpstep/ddpstep/slurm"
+
+	"github.com/ddpstep/ddpstep/internal/required"
 )
 
 // TestSlurm runs every script on a Slurm of its own, with ddpstep as it is
@@ -103,7 +105,7 @@ func byMpirun(t *testing.T, s *site) {
 
 func byPMI2(t *testing.T, s *site) {
 	if s.mpich == "" {
-		t.Skip("SKIPPED: needs MPICH: apt-get install mpich libmpich-dev")
+		required.Skip(t, "mpich", "needs MPICH: apt-get install mpich libmpich-dev")
 	}
 	u := s.user(t, s.mpich)
 	args := []string{"--params", u.small(t), "--steps", "3"}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/ddpstep/ddpstep/slurm"
+
+	"github.com/ddpstep/ddpstep/internal/required"
 )
 
 // endless are the arguments of a run that something else must end; a step
@@ -66,7 +68,7 @@ func rankKilled(t *testing.T, s *site) {
 // when that fails; between real hosts there is no such memory.
 func rankKilledSurvivorsLeft(t *testing.T, s *site) {
 	if s.mpich == "" {
-		t.Skip("SKIPPED: needs MPICH: apt-get install mpich libmpich-dev")
+		required.Skip(t, "mpich", "needs MPICH: apt-get install mpich libmpich-dev")
 	}
 	u := s.user(t, s.mpich)
 	script := u.script(t, `#!/bin/bash

@@ -66,8 +66,8 @@ func (c *benchCmd) Validate() error {
 		return errors.New("--min-bytes is above --max-bytes")
 	case c.Factor < 2 || c.Factor > 1<<20: // its product with a size fits an int64
 		return fmt.Errorf("--factor %d: must be from 2 to 2^20", c.Factor)
-	case c.Buckets < 1:
-		return fmt.Errorf("--buckets %d: must be at least 1", c.Buckets)
+	case c.Buckets < 1 || c.Buckets > 1<<20: // likewise
+		return fmt.Errorf("--buckets %d: must be from 1 to 2^20", c.Buckets)
 	case c.Repeats < 1:
 		return fmt.Errorf("--repeats %d: must be at least 1", c.Repeats)
 	}

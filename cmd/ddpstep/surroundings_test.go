@@ -4,12 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/ddpstep/ddpstep/internal/mpitest"
+	"github.com/ddpstep/ddpstep/internal/required"
 )
 
 // need skips a test that needs a tool, or fails it where DDPSTEP_REQUIRE says
@@ -19,10 +19,7 @@ func need(t *testing.T, met bool, what string) {
 	if met {
 		return
 	}
-	if slices.Contains(strings.Split(os.Getenv(mpitest.RequireVar), ","), "mpi") {
-		t.Fatalf("needs %s (%s requires it)", what, mpitest.RequireVar)
-	}
-	t.Skipf("needs %s", what)
+	required.Skip(t, "mpi", "needs "+what)
 }
 
 // expected is the bits of the runs here, made alone.

@@ -8,7 +8,8 @@ import (
 )
 
 // launcher says what started the ranks and by which interface they find each
-// other, and under Slurm by which they can. It never refuses: the world check tells whether it worked.
+// other, and under Slurm by which they can. It never refuses: the world check
+// tells whether it worked.
 func launcher(all []Facts) Check {
 	c := Check{Name: "launcher", Verdict: OK}
 	c.Found = find(all, func(f Facts) string {

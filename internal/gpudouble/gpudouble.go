@@ -21,6 +21,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ddpstep/ddpstep/internal/required"
 )
 
 //go:embed kernel_abi.h src
@@ -42,10 +44,7 @@ func Need(t testing.TB) Libraries {
 	t.Helper()
 	l, err := Find()
 	if err != nil {
-		if slices.Contains(strings.FieldsFunc(os.Getenv("DDPSTEP_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }), "double") {
-			t.Fatalf("DDPSTEP_REQUIRE asks for the GPU double: %v", err)
-		}
-		t.Skipf("needs the GPU double: %v", err)
+		required.Skip(t, "double", fmt.Sprintf("needs the GPU double: %v", err))
 	}
 	return l
 }

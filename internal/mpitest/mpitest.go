@@ -17,15 +17,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-)
 
-// RequireVar lists, separated by commas, what must be there: a test that finds
-// it missing fails instead of being skipped.
-const RequireVar = "DDPSTEP_REQUIRE"
+	"github.com/ddpstep/ddpstep/internal/required"
+)
 
 // Library is an MPI library with its launcher.
 type Library struct {
@@ -63,11 +60,7 @@ func (l *Library) Need(t testing.TB) {
 	default:
 		return
 	}
-	message := "needs " + l.Name + ": " + problem + "; on Debian: apt-get install " + l.debian + " pkg-config gcc"
-	if slices.Contains(strings.Split(os.Getenv(RequireVar), ","), l.Tag) {
-		t.Fatalf("%s (%s requires it)", message, RequireVar)
-	}
-	t.Skip(message)
+	required.Skip(t, l.Tag, "needs "+l.Name+": "+problem+"; on Debian: apt-get install "+l.debian+" pkg-config gcc")
 }
 
 // launcher returns the path of the library's own launcher. A plain mpirun may

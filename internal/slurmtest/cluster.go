@@ -12,11 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ddpstep/ddpstep/internal/required"
 )
 
 // Cluster is a running private Slurm, with nodes n1, n2 and so on, in one
@@ -34,11 +35,7 @@ type Cluster struct {
 func Start(t testing.TB, nodes int) *Cluster {
 	t.Helper()
 	if missing := requirements(); missing != "" {
-		missing = "a private Slurm needs " + missing
-		if slices.Contains(strings.Split(os.Getenv("DDPSTEP_REQUIRE"), ","), "slurm") {
-			t.Fatal(missing)
-		}
-		t.Skip("SKIPPED: " + missing)
+		required.Skip(t, "slurm", "a private Slurm needs "+missing)
 	}
 	c, err := start(nodes)
 	if err != nil {
